@@ -15,8 +15,8 @@ Families, by what their state can do:
 Weights are random and large, the output matrix is its own, so greedy replies are varied noise that depends on
 the whole prompt: the models show exact state behaviour, sizes and errors, never quality. A third and more of
 the noise is no valid UTF-8, so compare token ids. The tokenizer is byte-level (259 pieces) plus ChatML
-markers: any text has tokens and many characters take several. Heads are 32 wide, so that quantised cache types
-open. Needs `gguf` and `numpy`; files are 0.1 to 18 MB.
+markers: any text has tokens and many characters take several. Heads are 32 wide, so that quantised cache
+types open. Needs `gguf` and `numpy`; files are 0.1 to 18 MB.
 """
 
 from pathlib import Path
