@@ -1,7 +1,7 @@
 """What must be equal for state to mean the same, its digest, and the hashes that name token prefixes.
 
-It owns canonical JSON (the one text form that is hashed and stored) and the prefix hash. Where the facts of an
-identity come from is the engine's business; what to do about a difference is decided above.
+It owns canonical JSON (the one text form that is hashed and stored) and the prefix hash. Where the facts of
+an identity come from is the engine's business; what to do about a difference is decided above.
 """
 
 import json
@@ -48,8 +48,8 @@ def _no_constant(name: str) -> Json:
 class Identity:
     """All that must be equal for state to mean the same (docs: "Identity" in the design).
 
-    `weights` is "b3:" and 64 hex digits; `adapters` pairs each adapter's digest with its scale; `rope` holds the
-    frequencies and the factors in force; `layout` what else shapes a row.
+    `weights` is "b3:" and 64 hex digits; `adapters` pairs each adapter's digest with its scale; `rope` holds
+    the frequencies and the factors in force; `layout` what else shapes a row.
     """
 
     weights: str
@@ -89,7 +89,7 @@ class Identity:
 
 
 def from_fields(fields: Json) -> Identity:
-    """The identity that `Identity.fields` described. Raises Bad where a field is missing or of a wrong type."""
+    """The identity that `Identity.fields` described. Raises Bad where one is missing or of a wrong type."""
     if not isinstance(fields, dict):
         raise Bad("an identity is not a JSON object")
     for name, kind in _FIELD_TYPES.items():
