@@ -35,13 +35,16 @@ def canonical_json(value: Json) -> bytes:
 def parse_json(data: bytes | str, what: str) -> Json:
     """The value of a JSON text. Raises Bad, naming `what`, for every malformed one."""
     try:
-        return json.loads(data, parse_constant=_no_constant)
+        return _DECODER.decode(data if isinstance(data, str) else data.decode())
     except (ValueError, RecursionError) as error:
         raise Bad(f"{what}: not JSON: {error}") from error
 
 
 def _no_constant(name: str) -> Json:
     raise ValueError(f"{name} is no JSON number")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
 
 
 @dataclass(frozen=True)

@@ -89,23 +89,25 @@ class Header:
         counts = (self.payload_bytes, self.tokens_bytes, self.metadata_bytes)
         return _HEADER.pack(MAGIC, self.version, _FLAGS[self.kind], self.start, self.end, *counts)
 
-
-def unpack_header(data: bytes, file_bytes: int) -> Header:
-    """Read a header against the file's real size. Raises Bad, or UnknownVersion for another format."""
-    if len(data) < HEADER_BYTES:
-        raise Bad(f"only {file_bytes} bytes long, too short for a segment")
-    magic, version, flags, start, end, payload, tokens, metadata = _HEADER.unpack(data[:HEADER_BYTES])
-    if magic != MAGIC:
-        raise Bad("does not begin as a segment does")
-    if version != FORMAT_VERSION:
-        hint = "install the strata version that wrote it"
-        raise UnknownVersion(f"written in format {version}; this strata reads {FORMAT_VERSION}", hint=hint)
-    if flags not in _KINDS or not start < end or tokens != 4 * (end - start):
-        raise Bad("its header contradicts itself")
-    header = Header(version, _KINDS[flags], start, end, payload, tokens, metadata)
-    if header.file_bytes != file_bytes or metadata > METADATA_LIMIT_BYTES:
-        raise Bad(f"{file_bytes} bytes long, but its header says {header.file_bytes}")
-    return header
+    @staticmethod
+    def unpack(data: bytes, file_bytes: int) -> "Header":
+        """Read a header against the file's real size. Raises Bad, or UnknownVersion for another format."""
+        if len(data) < HEADER_BYTES:
+            raise Bad(f"only {file_bytes} bytes long, too short for a segment")
+        magic, version, flags, start, end, payload, tokens, metadata = _HEADER.unpack(data[:HEADER_BYTES])
+        if magic != MAGIC:
+            raise Bad("does not begin as a segment does")
+        if version != FORMAT_VERSION:
+            hint = "install the strata version that wrote it"
+            raise UnknownVersion(
+                f"written in format {version}; this strata reads {FORMAT_VERSION}", hint=hint
+            )
+        if flags not in _KINDS or not start < end or tokens != 4 * (end - start):
+            raise Bad("its header contradicts itself")
+        header = Header(version, _KINDS[flags], start, end, payload, tokens, metadata)
+        if header.file_bytes != file_bytes or metadata > METADATA_LIMIT_BYTES:
+            raise Bad(f"{file_bytes} bytes long, but its header says {header.file_bytes}")
+        return header
 
 
 @dataclass(frozen=True)
@@ -163,14 +165,14 @@ def _digest(*blocks: Buffer) -> bytes:
 class SegmentFile:
     """An open segment file. It owns its descriptor; `close` it, or use it as a context manager.
 
-    Header, metadata and token ids are read on their own; the payload is mapped at its first use, so that looking
-    at a file of gigabytes costs a few kilobytes. `own` is what `verify` last found.
+    Header, metadata and token ids are read on their own; the payload is mapped at its first use, so that
+    looking at a file of gigabytes costs a few kilobytes. `own` is what `verify` last found.
     """
 
     own: bool | None = None
 
     def __init__(self, fd: int, path: Path) -> None:
-        """Take over `fd` and check the header against the real size. Raises Bad, UnknownVersion, StorageFailed."""
+        """Take over `fd`; check header against real size. Raises Bad, UnknownVersion, StorageFailed."""
         self.path = path
         self._fd = fd
         self._map: mmap.mmap | None = None
@@ -186,7 +188,7 @@ class SegmentFile:
 
     def _named_errors(self, data: bytes) -> Header:
         try:
-            return unpack_header(data, self.file_bytes)
+            return Header.unpack(data, self.file_bytes)
         except UnknownVersion as error:
             raise UnknownVersion(f"{self.path.name!r}: {error.message}", hint=error.hint) from None
         except Bad as error:
@@ -237,8 +239,8 @@ class SegmentFile:
     def verify(self, key: bytes, *, named: bool = True) -> bool:
         """Whether it is sealed by `key` (False: intact, from another directory).
 
-        Raises Bad where bytes fail the digest, or where the metadata contradicts header and, when `named`, the
-        file's place.
+        Raises Bad where bytes fail the digest, or where the metadata contradicts the header or, when `named`,
+        the file's place.
         """
         with self._mapped()[: self.file_bytes - FOOTER_BYTES] as body:
             found = _digest(body)

@@ -1,0 +1,219 @@
+"""The head of a conversation or prefix: a small JSON file that names its segments, replaced as a whole.
+
+It owns the head's values and their JSON form. Losing a head costs reading time, never text. Reading thousands
+of them must cost little more than their JSON: they are checked column by column, and their segments become
+values only when somebody asks.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from typing import Any, NamedTuple
+
+from .errors import Bad, Refused
+from .identity import Json, canonical_json, parse_json
+
+HEAD_VERSION = 1
+TITLE_CHARS = 60
+KINDS = ("auto", "named")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|\+00:00)", re.ASCII)
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_PATHS = {
+    kind: re.compile(rf"(?:[0-9a-f]{{32}}+/[0-9]{{1,15}}+-[0-9a-f]{{32}}+\.{kind}\n)*+", re.ASCII)
+    for kind in ("seg", "part")
+}
+
+
+class SegmentRef(NamedTuple):
+    """One file that a head names: `file` is its path under `segments/`, `start` and `end` are tokens."""
+
+    kind: str
+    start: int
+    end: int
+    file: str
+    bytes: int
+
+
+@dataclass(frozen=True)
+class StateRef:
+    """What is stored of a conversation under one identity (its fields as JSON), up to token `tokens`."""
+
+    identity: Mapping[str, Json]
+    segments: tuple[SegmentRef, ...]
+    parts: tuple[SegmentRef, ...]
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Head:
+    """All that is known of a conversation besides its text.
+
+    Times are ISO-8601 UTC; `last_turn` is "" before the first completed turn. `pins` are token positions,
+    `tokens` is the length of the current branch. `states` maps an identity digest (64 hex digits) to what is
+    stored under it. `extra` holds keys of other versions, which are written back as they came.
+    """
+
+    name: str
+    kind: str
+    key: str = ""
+    title: str = ""
+    model: Mapping[str, Json] = field(default_factory=dict)
+    engine: Mapping[str, Json] = field(default_factory=dict)
+    template: Mapping[str, Json] = field(default_factory=dict)
+    created: str = ""
+    updated: str = ""
+    last_turn: str = ""
+    turns: int = 0
+    tokens: int = 0
+    pins: tuple[int, ...] = ()
+    states: Mapping[str, StateRef] = field(default_factory=dict)
+    extra: Mapping[str, Json] = field(default_factory=dict)
+    version: int = HEAD_VERSION
+
+
+def title_of(first_user_text: str) -> str:
+    """A title made harmless: the first 60 characters, with all that does not print made spaces."""
+    return "".join(char if char.isprintable() else " " for char in first_user_text[:TITLE_CHARS]).strip()
+
+
+def encode_head(head: Head) -> bytes:
+    """The head's file: canonical JSON and a newline."""
+    value = dict(head.extra)
+    value |= {name: getattr(head, name) for name in _plain_names()}
+    value |= {name: dict(value[name]) for name in ("model", "engine", "template")}
+    value["pins"] = list(head.pins)
+    value["states"] = _states_as_json(head.states)
+    return canonical_json(value) + b"\n"
+
+
+@cache
+def _plain_names() -> tuple[str, ...]:
+    return tuple(each.name for each in fields(Head) if each.name not in ("extra", "states"))
+
+
+def _states_as_json(states: Mapping[str, StateRef]) -> dict[str, Json]:
+    if isinstance(states, _StoredStates):
+        return states.raw
+    return {digest: _state_as_json(state) for digest, state in states.items()}
+
+
+def _state_as_json(state: StateRef) -> dict[str, Json]:
+    return {
+        "identity": dict(state.identity),
+        "segments": [ref[1:] for ref in state.segments],
+        "parts": [ref[1:] for ref in state.parts],
+        "tokens": state.tokens,
+    }
+
+
+class _StoredStates(Mapping[str, StateRef]):
+    """The states of a head that was read: checked JSON, made into values at first use."""
+
+    def __init__(self, raw: dict[str, Any]) -> None:
+        self.raw = raw
+        self._made: dict[str, StateRef] = {}
+
+    def __getitem__(self, digest: str) -> StateRef:
+        if digest not in self._made:
+            self._made[digest] = _state(self.raw[digest])
+        return self._made[digest]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.raw)
+
+    def __len__(self) -> int:
+        return len(self.raw)
+
+
+def _state(raw: dict[str, Any]) -> StateRef:
+    segments = tuple(SegmentRef("seg", *row) for row in raw["segments"])
+    parts = tuple(SegmentRef("part", *row) for row in raw["parts"])
+    return StateRef(raw["identity"], segments, parts, raw["tokens"])
+
+
+def parse_head(data: bytes, name: str) -> Head:
+    """Read a head; the file's own name counts. Raises Bad, or Refused for another format version."""
+    value = parse_json(data, f"head of {name!r}")
+    if not isinstance(value, dict):
+        raise Bad(f"head of {name!r}: no JSON object")
+    version = value.get("version")
+    if type(version) is not int or version < 1:
+        raise Bad(f"head of {name!r}: it has no version")
+    if version != HEAD_VERSION:
+        hint = "install the strata version that wrote it"
+        raise Refused(
+            f"head of {name!r}: written in format {version}; this strata reads {HEAD_VERSION}", hint=hint
+        )
+    why = _fault(value)
+    if why:
+        raise Bad(f"head of {name!r}: {why}")
+    return _head(value, name)
+
+
+def _head(value: dict[str, Any], name: str) -> Head:
+    value["name"] = name
+    value["pins"] = tuple(value["pins"])
+    value["states"] = _StoredStates(value["states"])
+    known = {each: value.pop(each) for each in (*_plain_names(), "states")}
+    return Head(**known, extra=value)
+
+
+_TYPES = {
+    "kind": str,
+    "key": str,
+    "title": str,
+    "model": dict,
+    "engine": dict,
+    "template": dict,
+    "created": str,
+    "updated": str,
+    "last_turn": str,
+    "turns": int,
+    "tokens": int,
+    "pins": list,
+    "states": dict,
+}
+
+
+def _fault(value: dict[str, Any]) -> str:
+    """Why this is no head; "" where it is one."""
+    for name, kind in _TYPES.items():
+        if type(value.get(name)) is not kind:
+            return f"{name!r} is missing or of a wrong type"
+    if value["kind"] not in KINDS:
+        return "of an unknown kind"
+    for name in ("created", "updated", "last_turn"):
+        if value[name] and not _TIME.fullmatch(value[name]):
+            return f"{name!r} is no time"
+    if not _are_counts([value["turns"], value["tokens"], *value["pins"]]):
+        return "a count is no whole number"
+    for digest, state in value["states"].items():
+        if not _DIGEST.fullmatch(digest) or not _is_state(state):
+            return "the list of its segments is malformed"
+    return ""
+
+
+def _are_counts(values: list[Json] | tuple[Json, ...]) -> bool:
+    return not values or (set(map(type, values)) == {int} and min(values) >= 0 and max(values) < 2**53)
+
+
+def _is_state(state: Json) -> bool:
+    if not isinstance(state, dict) or type(state.get("identity")) is not dict:
+        return False
+    if not _are_counts([state.get("tokens")]):
+        return False
+    return _are_refs(state.get("segments"), "seg") and _are_refs(state.get("parts"), "part")
+
+
+def _are_refs(rows: Json, kind: str) -> bool:
+    if type(rows) is not list:
+        return False
+    if not rows:
+        return True
+    if set(map(type, rows)) != {list} or set(map(len, rows)) != {4}:
+        return False
+    starts, ends, files, sizes = zip(*rows, strict=True)
+    if set(map(type, files)) != {str} or not _PATHS[kind].fullmatch("\n".join(files) + "\n"):
+        return False
+    return _are_counts(starts + ends + sizes) and all(map(int.__lt__, starts, ends))
