@@ -1,0 +1,208 @@
+"""Where settings come from: the environment, config.toml, defaults. Reading creates nothing.
+
+The table of keys is settings.py's; flags, and what a conversation remembers, are the command line's. What
+reaches the layers below are plain values.
+"""
+
+import difflib
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from strata_cli.errors import NotFound, UsageProblem
+from strata_cli.files import Files, read_bytes
+from strata_cli.places import Places, find_places
+from strata_cli.settings import KEYS, MODEL_KEYS, MODEL_NAME, SECTIONS, Key, ModelSettings, Settings
+
+FILE_LIMIT_BYTES = 1 << 20
+# What else may be set: these are no settings.
+OTHER_VARIABLES = frozenset({"STRATA_HOME", "STRATA_DEBUG"})
+SECRET_ENDINGS = ("key", "token", "secret", "password")
+HIDDEN = "********"
+
+
+@dataclass(frozen=True)
+class Value:
+    """One setting in force: `value` as JSON (bytes, seconds), `text` as a person writes it; secrets masked.
+
+    `origin` is "environment", "file" or "default", `where` the variable or the file ("" for a default).
+    """
+
+    key: str
+    value: Any
+    text: str
+    origin: str
+    where: str
+
+
+@dataclass(frozen=True)
+class Config:
+    """What was found. `values` has every key, in the table's order; `warnings` are for output to tell."""
+
+    places: Places
+    settings: Settings
+    values: tuple[Value, ...]
+    warnings: tuple[str, ...]
+
+    def get(self, key: str) -> Value:
+        """One value by its full name, such as `store.max_size`. Raises UsageProblem naming the nearest."""
+        for value in self.values:
+            if value.key == key:
+                return value
+        raise unknown_key(key, [value.key for value in self.values])
+
+    def is_set(self, key: str) -> bool:
+        """Whether a key was set by anybody, or is its default."""
+        return self.get(key).origin != "default"
+
+
+def load_config(environ: Mapping[str, str] = os.environ, files: Files | None = None) -> Config:
+    """Settings with their origins. Raises UsageProblem for a value or a file that cannot be understood."""
+    places = find_places(environ)
+    document = read_document(files or Files(), places.config_file)
+    where = str(places.config_file)
+    settings, warnings = Settings(), _unknown_in_file(document, where) + _unknown_variables(environ)
+    values: list[Value] = []
+    for key in KEYS:
+        value, parsed = _in_force(key, environ, document, where)
+        values.append(value)
+        if value.origin != "default":
+            settings = _with(settings, key, parsed)
+    models, model_values = _models(document, where)
+    return Config(places, replace(settings, models=models), (*values, *model_values), tuple(warnings))
+
+
+def _in_force(
+    key: Key, environ: Mapping[str, str], document: Mapping[str, Any], file: str
+) -> tuple[Value, Any]:
+    section = document.get(key.section, {}) if key.section else document
+    written: object
+    # A variable that is set to nothing is one that is not set.
+    if text := environ.get(key.variable, ""):
+        origin, where, written = "environment", key.variable, text
+    elif isinstance(section, dict) and key.name in section:
+        origin, where, written = "file", file, section[key.name]
+    else:
+        origin, where, written = "default", "", key.written_default
+    parsed = parse_value(key, written, f"{where}: {key.full_name}" if origin == "file" else where)
+    return _value(key.full_name, parsed, written, origin, where), parsed
+
+
+def parse_value(key: Key, written: Any, where: str) -> Any:
+    """The typed value of what stands in a file or a variable. Raises UsageProblem naming `where`."""
+    if written is None or (written == "none" and key.written_default is None):
+        return None
+    try:
+        return key.kind.parse(written)
+    except UsageProblem as problem:
+        raise UsageProblem(f"{where}: {problem.message}", hint=problem.hint) from problem
+    except (ValueError, KeyError, RuntimeError, OverflowError) as error:
+        shown = HIDDEN if _is_secret(key.name) else repr(written)
+        raise UsageProblem(f"{where}: {shown} is not {key.kind.accepts}") from error
+
+
+def _value(name: str, parsed: Any, written: Any, origin: str, where: str) -> Value:
+    if _is_secret(name) and parsed is not None:
+        return Value(name, HIDDEN, HIDDEN, origin, where)
+    plain = str(parsed) if isinstance(parsed, Path) else list(parsed) if isinstance(parsed, tuple) else parsed
+    text = "none" if parsed is None else str(written).lower() if isinstance(parsed, bool) else str(written)
+    return Value(name, plain, text, origin, where)
+
+
+def _is_secret(name: str) -> bool:
+    return name.lower().endswith(SECRET_ENDINGS)
+
+
+def _with(settings: Settings, key: Key, parsed: Any) -> Settings:
+    if not key.section:
+        return replace(settings, **{key.attribute: parsed})
+    section = replace(getattr(settings, key.section), **{key.attribute: parsed})
+    return replace(settings, **{key.section: section})
+
+
+def _models(document: Mapping[str, Any], file: str) -> tuple[dict[str, ModelSettings], list[Value]]:
+    models: dict[str, ModelSettings] = {}
+    values: list[Value] = []
+    tables = document.get("models", {})
+    for name, table in tables.items() if isinstance(tables, dict) else ():
+        where = f"{file}: models.{name}"
+        if not MODEL_NAME.fullmatch(name) or not isinstance(table, dict):
+            raise UsageProblem(f"{where} is not a table with a name of letters, digits, '.', '_' and '-'")
+        model = ModelSettings()
+        for key in (key for key in MODEL_KEYS if key.name in table):
+            parsed = parse_value(key, table[key.name], f"{where}.{key.name}")
+            if isinstance(parsed, Path):
+                parsed = Path(file).parent / parsed
+            model = replace(model, **{key.attribute: parsed})
+            values.append(_value(f"models.{name}.{key.name}", parsed, table[key.name], "file", file))
+        if (model.path is None) == (model.hf is None):
+            raise UsageProblem(f"{where} needs either `path` or `hf`")
+        models[name] = model
+    return models, values
+
+
+def read_document(files: Files, path: Path) -> dict[str, Any]:
+    """config.toml as it stands, {} where there is none. Raises UsageProblem when it is not TOML."""
+    try:
+        # The user's own link, to a folder of dotfiles for instance, is followed.
+        data = read_bytes(files, path.resolve(), FILE_LIMIT_BYTES)
+    except NotFound:
+        return {}
+    try:
+        return tomllib.loads(data.decode())
+    except ValueError as error:
+        raise UsageProblem(f"{str(path)!r} is not TOML: {error}", hint="mend it or move it away") from error
+
+
+def _unknown_in_file(document: Mapping[str, Any], file: str) -> list[str]:
+    """One warning for each key that means nothing; never its value, which may be a secret."""
+    known = {key.full_name for key in KEYS}
+    model_keys = {key.name for key in MODEL_KEYS}
+    warnings = []
+    for full_name in _names_in(document):
+        section, _, rest = full_name.partition(".")
+        if full_name in known or (section == "models" and rest.rpartition(".")[2] in model_keys):
+            continue
+        candidates = (
+            [f"{full_name.rpartition('.')[0]}.{name}" for name in model_keys]
+            if section == "models"
+            else known
+        )
+        warnings.append(f"{file}: unknown key {full_name}{_suggestion(full_name, candidates)}")
+    return warnings
+
+
+def _names_in(document: Mapping[str, Any]) -> list[str]:
+    names = []
+    for name, content in document.items():
+        if name == "models" and isinstance(content, dict):
+            tables = (
+                (f"models.{model}", table) for model, table in content.items() if isinstance(table, dict)
+            )
+            names += [f"{model}.{key}" for model, table in tables for key in table]
+        elif isinstance(content, dict):
+            names += [f"{name}.{key}" for key in content] or ([] if name in SECTIONS else [name])
+        else:
+            names.append(name)
+    return names
+
+
+def _unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    known = {key.variable for key in KEYS} | OTHER_VARIABLES
+    unknown = sorted(name for name in environ if name.startswith("STRATA_") and name not in known)
+    return [f"unknown variable {name}{_suggestion(name, known)}" for name in unknown]
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, sorted(known), 1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def unknown_key(key: str, known: Iterable[str]) -> UsageProblem:
+    """The error for a name that is no setting, with the nearest one."""
+    return UsageProblem(
+        f"no setting is called {key!r}{_suggestion(key, known)}", hint="see `strata config list`"
+    )
