@@ -11,7 +11,7 @@ import json
 import os
 import stat
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .errors import Locked, NotFound, StorageFailed
@@ -54,11 +54,12 @@ class FileLock:
         holder: Holder | None = None,
         create: bool = True,
         remove: bool = False,
+        what: str = "",
     ) -> "FileLock":
         """Take the lock on `path`, waiting at most `wait_s` seconds.
 
         The file is made with mode 0600 if `create`; else a missing one is NotFound and none is written to.
-        `remove` unlinks it at the release. Raises Locked naming the holder, or StorageFailed.
+        `remove` unlinks it at the release. Raises Locked, naming `what` and the holder, or StorageFailed.
         """
         deadline = time.monotonic() + max(wait_s, _GRACE_S)
         while True:
@@ -66,15 +67,15 @@ class FileLock:
             if fd is not None:
                 break
             if time.monotonic() >= deadline:
-                raise _locked(path)
+                raise _locked(path, exclusive, what or repr(path.stem))
             time.sleep(_POLL_S)
         lock = cls(fd, path, remove and create and exclusive)
-        if exclusive and holder and create:
+        if exclusive and create:
             lock._sign(holder)
         return lock
 
-    def _sign(self, holder: Holder) -> None:
-        text = json.dumps({"pid": holder.pid, "since": holder.since, "command": holder.command[:200]})
+    def _sign(self, holder: Holder | None) -> None:
+        text = json.dumps(asdict(holder))[:_HOLDER_LIMIT_BYTES] if holder else ""
         # Only information: a full disk must not keep anybody from locking, and so from freeing space.
         with contextlib.suppress(OSError):
             os.ftruncate(self._fd, 0)
@@ -101,7 +102,7 @@ class FileLock:
 
 
 def _try(path: Path, exclusive: bool, create: bool) -> int | None:
-    """A descriptor that holds the lock, or None when it is held elsewhere or the file was replaced meanwhile."""
+    """A descriptor that holds the lock; None when another has it or the file was replaced meanwhile."""
     with storage_errors(path, "lock"):
         fd = _open(path, create)
         try:
@@ -153,10 +154,23 @@ def _is_linked_elsewhere(fd: int, path: Path, create: bool) -> bool:
     return True
 
 
-def _locked(path: Path) -> Locked:
-    holder = _signature(path)
-    who = f"held by {holder}" if holder else "held by another process"
-    return Locked(f"{path.stem!r} is {who}", hint="wait for it (--wait), or work on a copy (--fork)")
+def _locked(path: Path, exclusive: bool, what: str) -> Locked:
+    # Those who share a lock don't sign it, so a name in the file would be an earlier holder's.
+    holder = None if exclusive and not _is_exclusive(path) else _signature(path)
+    who = f"held by {holder}" if holder else "in use by another process"
+    return Locked(f"{what} is {who}", hint="wait for it (--wait), or work on a copy (--fork)")
+
+
+def _is_exclusive(path: Path) -> bool:
+    """Whether somebody holds the lock for himself alone; asked by sharing it for a moment."""
+    try:
+        fd = _try(path, exclusive=False, create=False)
+    except (NotFound, StorageFailed):
+        return False
+    if fd is None:
+        return True
+    os.close(fd)
+    return False
 
 
 def _signature(path: Path) -> Holder | None:
@@ -180,11 +194,7 @@ def _harmless(text: str) -> str:
 
 
 def read_holder(path: Path) -> Holder | None:
-    """Who holds the exclusive lock on `path` right now; None when nobody does. Writes nothing."""
-    try:
-        FileLock.acquire(path, exclusive=False, create=False).release()
-    except Locked:
-        return _signature(path) or Holder(0, "", "unknown")
-    except (NotFound, StorageFailed):
+    """Who holds the lock on `path` for himself alone right now; None when nobody does. Writes nothing."""
+    if not _is_exclusive(path):
         return None
-    return None
+    return _signature(path) or Holder(0, "", "unknown")

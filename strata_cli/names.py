@@ -40,8 +40,9 @@ def is_automatic(name: str) -> bool:
 
 
 def resolve(text: str, names: Collection[str]) -> str:
-    """The name that `text` is, or whose only beginning it is (4 characters at least; of an automatic name also
-    the key's beginning). Raises NotFound, or UsageProblem listing the candidates.
+    """The name that `text` is, or the only one that begins with it: 4 characters at least, also of a key.
+
+    Raises NotFound, or UsageProblem listing the candidates.
     """
     check_name(text)
     if text in names:

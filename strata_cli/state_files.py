@@ -1,0 +1,144 @@
+"""The segment files of a session directory: listed, opened, verified, written once, put into quarantine.
+
+The folders are the index: the children of a boundary are one listing, and no other file can disagree with
+them. What a file's bytes are is in segment.py; which files to use is decided above.
+"""
+
+import errno
+import re
+import secrets
+from pathlib import Path
+from typing import NamedTuple
+
+from .directory import Directory, iso_time
+from .errors import Bad, NotFound, StorageFailed, UsageProblem
+from .files import Buffer, ensure_folder, storage_errors, translated, write_new
+from .head import SegmentRef
+from .identity import canonical_json
+from .segment import FILE_NAME, FOLDER_NAME, Draft, Kind, SegmentFile, encode
+
+_RELATIVE = re.compile(rf"{FOLDER_NAME.pattern}/{FILE_NAME.pattern}", re.ASCII)
+
+
+class Child(NamedTuple):
+    """A segment that begins at a boundary, known from its name alone. `end` is a token position."""
+
+    kind: Kind
+    start_hash: str
+    end: int
+    end_hash: str
+    path: Path
+    bytes: int
+    mtime_ns: int
+
+
+class StateFiles:
+    """The segments of one directory, and which of them this process has verified."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._files = directory.files
+        self._verified: dict[Path, tuple[tuple[int, ...], bool]] = {}
+
+    def path(self, relative: str) -> Path:
+        """Where the file that a head names lies. Raises UsageProblem for what is no such name."""
+        if not _RELATIVE.fullmatch(relative):
+            raise UsageProblem(f"{relative[:120]!a} is not the name of a segment")
+        return self._directory.segments / relative
+
+    def children(self, start_hash: str) -> list[Child]:
+        """The segments that begin at a boundary; strangers in its folder are left alone."""
+        if not FOLDER_NAME.fullmatch(start_hash):
+            return []
+        folder = self._directory.segments / start_hash
+        with storage_errors(folder, "list"):
+            entries = self._files.list(folder)
+        found = []
+        for entry in entries:
+            name = FILE_NAME.fullmatch(entry.name)
+            if name and entry.is_file:
+                kind, end, path = Kind(name[3]), int(name[1]), folder / entry.name
+                found.append(Child(kind, start_hash, end, name[2], path, entry.size, entry.mtime_ns))
+        return found
+
+    def open(self, path: Path) -> SegmentFile:
+        """An open segment, its header checked. Raises NotFound, Bad, Refused, StorageFailed."""
+        try:
+            if path.parent.is_symlink():
+                raise OSError(errno.ELOOP, "a symbolic link")
+            fd = self._files.open(path)
+        except OSError as error:
+            raise translated(error, path, "open") from error
+        return SegmentFile(fd, path)
+
+    def verified(self, path: Path) -> SegmentFile:
+        """An open segment whose every byte was checked by this process, now or since it last changed.
+
+        Its `own` says whether this directory's key sealed it. Raises as `open` does, and Bad.
+        """
+        segment = self.open(path)
+        try:
+            known = self._verified.get(path)
+            if known and known[0] == segment.stamp:
+                segment.own = known[1]
+            else:
+                self._verified[path] = (segment.stamp, segment.verify(self._directory.key))
+        except BaseException:
+            segment.close()
+            raise
+        return segment
+
+    def write(self, draft: Draft, payload: Buffer) -> tuple[SegmentRef, int]:
+        """Write a segment, durable and whole; one that is there already, with this directory's seal, stays.
+
+        Returns its reference, and the bytes written: 0 when it was there.
+        """
+        self._directory.prepare_state()
+        path = self.path(draft.relative_path)
+        there_bytes = self._stored_bytes(path, draft, memoryview(payload).nbytes)
+        if there_bytes:
+            return _ref(draft, there_bytes), 0
+        blocks, total_bytes = encode(draft, payload, self._directory.key)
+        ensure_folder(self._files, path.parent)
+        write_new(self._files, self._directory.state_tmp, path, blocks, total_bytes)
+        return _ref(draft, total_bytes), total_bytes
+
+    def _stored_bytes(self, path: Path, draft: Draft, payload_bytes: int) -> int:
+        """The size of a file that need not be written again, else 0: a foreign or broken one is replaced."""
+        try:
+            with self.open(path) as there:
+                header = there.header
+                same = (header.kind, header.start, header.end) == (draft.kind, draft.start, draft.end)
+                if same and header.payload_bytes == payload_bytes and there.sealed_by(self._directory.key):
+                    return there.file_bytes
+        except (NotFound, Bad):
+            pass
+        return 0
+
+    def quarantine(self, path: Path, why: str) -> Path:
+        """Move a bad segment out of the way, with a note that says why; returns its new place.
+
+        Raises NotFound when it is gone, UsageProblem for a file that is no segment of this directory.
+        """
+        self._directory.prepare_state()
+        try:
+            inside = path.relative_to(self._directory.segments)
+        except ValueError:
+            raise UsageProblem(f"{str(path)!r} is no segment of this directory") from None
+        place = self._directory.quarantine / f"{path.parent.name}-{path.name}-{secrets.token_hex(4)}"
+        if path.parent.is_symlink():
+            raise StorageFailed(f"{str(path.parent)!r} is a symbolic link, and links are not followed")
+        with storage_errors(path, "quarantine"):
+            self._files.rename(path, place)
+            self._files.flush(place.parent)
+        self._verified.pop(path, None)
+        moment = iso_time(self._directory.now())
+        note = canonical_json({"file": str(inside), "why": why, "time": moment}) + b"\n"
+        write_new(
+            self._files, self._directory.state_tmp, place.with_name(place.name + ".why"), [note], len(note)
+        )
+        return place
+
+
+def _ref(draft: Draft, file_bytes: int) -> SegmentRef:
+    return SegmentRef(draft.kind.value, draft.start, draft.end, draft.relative_path, file_bytes)
