@@ -111,11 +111,11 @@ class Directory:
         return True
 
     def prepare_state(self) -> None:
-        """The same for the folders of state, and the key. Raises StorageFailed where their disk is missing."""
+        """The same for the folders of state and the key. Raises StorageFailed where their disk is missing."""
         self.prepare()
         if not self.state_writable:
-            why = f"the folder for state {str(self.state_root)!r} is missing or not this user's"
-            raise StorageFailed(why, reason="permission", hint="mount its disk, or change store.state_dir")
+            why = f"the folder for state {str(self.state_root)!r} is missing or not ours"
+            raise StorageFailed(why, reason="permission", hint=_STATE_HINT)
         _ = self._state_prepared
 
     @cached_property
@@ -205,6 +205,7 @@ class Directory:
         return facts.f_bavail * facts.f_frsize
 
 
+_STATE_HINT = "mount its disk, make the folder, or change store.state_dir"
 _KEY_HINT = "move it away: a new key is made, and what is stored counts as from another directory"
 
 
