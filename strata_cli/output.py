@@ -1,0 +1,316 @@
+"""The only printer. Answers, tables and JSON go to stdout, all else to stderr, each asked for its own tty.
+
+    human   the answer, tables, notes and warnings as they come
+    json    one object, the envelope, on failure too; warnings are in it, and stderr stays empty
+    quiet   ids, or the answer alone; warnings and errors still on stderr
+
+Foreign text is made harmless (safe_text.py) and is never markup. What is printed is decided by callers.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from typing import Any, TextIO
+
+from strata_cli.errors import StorageFailed, StrataError, UsageProblem
+from strata_cli.safe_text import SafeStream, one_line, safe_text
+
+GAP = "  "
+PROGRESS_AFTER_S = 0.5
+
+
+class Mode(Enum):
+    """How to print."""
+
+    HUMAN = "human"
+    JSON = "json"
+    QUIET = "quiet"
+
+
+def prepare_streams() -> None:
+    """UTF-8 on stdout and stderr whatever the locale says; what is no text at all is shown as an escape."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+
+
+class _Sink:
+    """One stream that may be closed, or end at a reader that left: writing then does nothing."""
+
+    def __init__(self, stream: TextIO | None, *, must_arrive: bool) -> None:
+        self.stream = stream
+        self.closed = stream is None
+        self._must_arrive = must_arrive
+
+    @property
+    def is_tty(self) -> bool:
+        return not self.closed and self.stream is not None and self.stream.isatty()
+
+    def write(self, text: str) -> None:
+        if self.closed or self.stream is None:
+            return
+        try:
+            self.stream.write(text)
+            self.stream.flush()
+        except BrokenPipeError:
+            self._give_up()
+        except OSError as error:
+            self._give_up()
+            if self._must_arrive:
+                raise StorageFailed(f"cannot write to standard output: {error.strerror}") from error
+
+    def _give_up(self) -> None:
+        self.closed = True
+        # What is still buffered must go somewhere when Python flushes at exit.
+        with contextlib.suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            os.dup2(nowhere, self.stream.fileno())  # type: ignore[union-attr]
+            os.close(nowhere)
+
+
+class Output:
+    """What one command prints. Safe to call from several threads."""
+
+    def __init__(
+        self,
+        command: str,
+        mode: Mode = Mode.HUMAN,
+        *,
+        verbose: bool = False,
+        stdin: TextIO | None = None,
+        stdout: TextIO | None = None,
+        stderr: TextIO | None = None,
+        environ: Mapping[str, str] = os.environ,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.command = command
+        self.mode = mode
+        self.verbose = verbose
+        self._stdin = stdin or sys.stdin
+        self._out = _Sink(stdout or sys.stdout, must_arrive=True)
+        self._err = _Sink(stderr or sys.stderr, must_arrive=False)
+        self._cursor_moves = environ.get("TERM", "") not in ("dumb", "")
+        self._colour = self._cursor_moves and not environ.get("NO_COLOR")
+        self._monotonic = monotonic
+        self._warnings: list[str] = []
+        self._answer = SafeStream()
+        self._line_open = False
+        self._lock = threading.RLock()
+
+    @property
+    def reader_left(self) -> bool:
+        """Whether nobody reads stdout any more, so that generating on is of no use."""
+        return self._out.closed
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether a question can be asked and answered."""
+        return self._stdin is not None and self._stdin.isatty() and self._err.is_tty
+
+    # The answer, and JSON
+
+    def answer(self, piece: str) -> None:
+        """The next piece of a reply, as it comes; in JSON an event `token` with the exact text."""
+        if self.mode is Mode.JSON:
+            self.event("token", text=piece)
+            return
+        with self._lock:
+            self._write_answer(self._answer.feed(piece))
+
+    def end_answer(self) -> None:
+        """The reply is whole: what follows begins on a line of its own."""
+        with self._lock:
+            self._write_answer(self._answer.end())
+            if self._line_open:
+                self._write_answer("\n")
+
+    def _write_answer(self, text: str) -> None:
+        if text:
+            self._out.write(text)
+            self._line_open = not text.endswith("\n")
+
+    def event(self, name: str, **fields: Any) -> None:
+        """One line of JSON; nothing in the other modes."""
+        if self.mode is Mode.JSON:
+            self._json({"event": name, **fields})
+
+    def finish(self, data: Mapping[str, Any], *, exit_code: int = 0, command: str = "") -> int:
+        """The end of a command that did what it was asked: the envelope in JSON. Returns the exit status."""
+        self.end_answer()
+        self._envelope(command, exit_code, data, None)
+        return exit_code
+
+    def fail(self, error: StrataError, data: Mapping[str, Any] | None = None, *, command: str = "") -> int:
+        """The end of a command that failed: one message, or the envelope. Returns the exit status."""
+        self.end_answer()
+        if self.mode is Mode.JSON:
+            told = {"code": error.code, "message": error.message, "hint": error.hint}
+            self._envelope(command, error.exit_code, data or {}, told)
+        else:
+            hint = f"\n  {one_line(error.hint)}" if error.hint else ""
+            self._err.write(f"strata: {one_line(error.message)}{hint}\n")
+        return error.exit_code
+
+    def _envelope(
+        self, command: str, exit_code: int, data: Mapping[str, Any], error: Mapping[str, str] | None
+    ) -> None:
+        if self.mode is not Mode.JSON:
+            return
+        with self._lock:
+            warnings, self._warnings = self._warnings, []
+            self._json(
+                {
+                    "strata": 1,
+                    "command": command or self.command,
+                    "ok": exit_code == 0,
+                    "exit_code": exit_code,
+                    "data": data,
+                    "error": error,
+                    "warnings": warnings,
+                }
+            )
+
+    def _json(self, value: Mapping[str, Any]) -> None:
+        # All ASCII: any locale can print it, and no control character of a foreign text survives.
+        line = json.dumps(value, ensure_ascii=True, allow_nan=False)
+        with self._lock:
+            self._out.write(line + "\n")
+
+    # For people
+
+    def show(self, text: str) -> None:
+        """Lines on stdout, for people only; made harmless."""
+        if self.mode is Mode.HUMAN:
+            with self._lock:
+                self.end_answer()
+                self._out.write(safe_text(text) + "\n")
+
+    def ids(self, names: Sequence[str]) -> None:
+        """One name a line on stdout, in quiet mode only."""
+        if self.mode is Mode.QUIET and names:
+            with self._lock:
+                self.end_answer()
+                self._out.write("".join(f"{one_line(name)}\n" for name in names))
+
+    def table(
+        self, titles: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()
+    ) -> None:
+        """Rows under titles, for people only; the columns numbered in `right` are flush right.
+
+        On a terminal long cells are folded. Elsewhere cells are whole and a row is a line.
+        """
+        if self.mode is not Mode.HUMAN:
+            return
+        safe = [[one_line(cell) for cell in row] for row in (titles, *rows)]
+        with self._lock:
+            self.end_answer()
+            if self._out.is_tty and self._cursor_moves:
+                self._rich_table(safe[0], safe[1:], right)
+            else:
+                self._out.write(_plain_table(safe, right))
+
+    def _rich_table(
+        self, titles: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int]
+    ) -> None:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(box=None, pad_edge=False, header_style="bold" if self._colour else "")
+        for number, title in enumerate(titles):
+            table.add_column(Text(title), justify="right" if number in right else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*map(Text, row))
+        console = Console(file=self._out.stream, no_color=not self._colour, highlight=False)
+        with console.capture() as printed:
+            console.print(table)
+        self._out.write(printed.get())
+
+    # Talk, on stderr
+
+    def note(self, text: str) -> None:
+        """One line about what was done, for people only."""
+        if self.mode is Mode.HUMAN:
+            self._tell(text)
+
+    def detail(self, text: str) -> None:
+        """One line about why, with -v."""
+        if self.verbose:
+            self._tell(text)
+
+    def warning(self, text: str) -> None:
+        """One line about what went wrong without stopping the command; collected for the envelope in JSON."""
+        with self._lock:
+            if self.mode is Mode.JSON:
+                self._warnings.append(text)
+            else:
+                self._tell(text)
+
+    def _tell(self, text: str) -> None:
+        with self._lock:
+            if self._line_open and self._out.is_tty:
+                self._write_answer("\n")
+            self._err.write(f"[strata] {one_line(text)}\n")
+
+    def confirm(self, question: str, *, yes: bool = False) -> bool:
+        """Ask on stderr; only `y` and `yes` are yes. Raises UsageProblem where there is no terminal."""
+        if yes:
+            return True
+        if not self.can_ask:
+            raise UsageProblem(
+                f"{question} There is no terminal to confirm this on",
+                hint="pass --yes to do it, or --dry-run to see what would be done",
+            )
+        self._err.write(f"{one_line(question)} [y/N] ")
+        return self._stdin.readline().strip().lower() in ("y", "yes")
+
+    @contextmanager
+    def progress(self, label: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
+        """Gives `update(done)`. A bar on stderr, in "tokens" or "bytes", if it takes over half a second.
+
+        Only on a terminal that can move its cursor, for people; it is gone when it ends.
+        """
+        if self.mode is not Mode.HUMAN or not self._err.is_tty or not self._cursor_moves:
+            yield lambda done: None
+            return
+        from strata_cli.progress import Bar
+
+        bar = Bar(self._err.stream, one_line(label), total, unit, colour=self._colour)
+        begun = self._monotonic()
+
+        def update(done: int) -> None:
+            if self._monotonic() - begun >= PROGRESS_AFTER_S:
+                bar.show(done)
+
+        try:
+            yield update
+        finally:
+            bar.close()
+
+
+def _plain_table(rows: Sequence[Sequence[str]], right: Collection[int]) -> str:
+    from rich.cells import cell_len
+
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+
+    def line(row: Sequence[str]) -> str:
+        cells = []
+        for number, (cell, width) in enumerate(zip(row, widths, strict=True)):
+            blank = " " * (width - cell_len(cell))
+            cells.append(blank + cell if number in right else cell + blank)
+        return GAP.join(cells).rstrip() + "\n"
+
+    return "".join(map(line, rows))
+
+
+def bar(used: int, total: int, width: int = 30) -> str:
+    """`[#####-------]  42 %`: a share, in characters that every terminal has; over 100 % the bar is full."""
+    share = used / total if total else float(used > 0)
+    full = min(width, round(share * width))
+    return f"[{'#' * full}{'-' * (width - full)}] {share:4.0%}".replace("%", " %")
