@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from strata_cli.errors import NotFound, UsageProblem
-from strata_cli.files import Files, read_bytes
-from strata_cli.places import Places, find_places
-from strata_cli.settings import KEYS, MODEL_KEYS, MODEL_NAME, SECTIONS, Key, ModelSettings, Settings
+from .errors import NotFound, UsageProblem
+from .files import Files, read_bytes
+from .places import Places, find_places
+from .settings import KEYS, MODEL_KEYS, MODEL_NAME, SECTIONS, Key, ModelSettings, Settings
 
 FILE_LIMIT_BYTES = 1 << 20
 # What else may be set: these are no settings.

@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from strata_cli.config import FILE_LIMIT_BYTES, parse_value, read_document, unknown_key
-from strata_cli.errors import NotFound, UsageProblem
-from strata_cli.files import Files, ensure_folder, read_bytes, write_new
-from strata_cli.places import Places
-from strata_cli.settings import KEYS, MODEL_KEYS, MODEL_NAME, Key
+from .config import FILE_LIMIT_BYTES, parse_value, read_document, unknown_key
+from .errors import NotFound, UsageProblem
+from .files import Files, ensure_folder, read_bytes, write_new
+from .places import Places
+from .settings import KEYS, MODEL_KEYS, MODEL_NAME, Key
 
 
 def config_set(places: Places, key: str, text: str, files: Files) -> tuple[str, ...]:

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Any, TextIO
 
-from strata_cli.errors import StorageFailed, StrataError, UsageProblem
-from strata_cli.safe_text import SafeStream, one_line, safe_text
+from .errors import StorageFailed, StrataError, UsageProblem
+from .safe_text import SafeStream, one_line, safe_text
 
 GAP = "  "
 PROGRESS_AFTER_S = 0.5
@@ -279,7 +279,7 @@ class Output:
         if self.mode is not Mode.HUMAN or not self._err.is_tty or not self._cursor_moves:
             yield lambda done: None
             return
-        from strata_cli.progress import Bar
+        from .progress import Bar
 
         bar = Bar(self._err.stream, one_line(label), total, unit, colour=self._colour)
         begun = self._monotonic()

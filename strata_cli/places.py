@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from strata_cli.errors import UsageProblem
+from .errors import UsageProblem
 
 HOME_HINT = "set HOME, or STRATA_HOME to a folder that strata may use"
 

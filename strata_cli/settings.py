@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from strata_cli.sizes import parse_age, parse_size
+from .sizes import parse_age, parse_size
 
 ALL_LAYERS = -1
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal
 
-from strata_cli.errors import UsageProblem
+from .errors import UsageProblem
 
 _NUMBER_UNIT = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([A-Za-z]*)\s*", re.ASCII)
 
