@@ -1,7 +1,7 @@
 """The digest of a file by its content, remembered so that a model of tens of gigabytes is hashed once.
 
-It owns the hashing and its cache, a folder of small JSON files that may be lost. A remembered digest counts while
-device, inode, size and both times are those that were hashed; the path does not matter.
+It owns the hashing and its cache, a folder of small JSON files that may be lost. A remembered digest counts
+while device, inode, size and both times are those that were hashed; the path does not matter.
 """
 
 import os
@@ -29,8 +29,8 @@ def file_digest(
 ) -> str:
     """The blake3 of a file: "b3:" and 64 hex digits.
 
-    `progress` is told (bytes done, bytes in all) and may raise to stop. `now_ns` is the time since 1970 at the
-    call. A link to a model is followed: caches of models are made of them. Raises NotFound and StorageFailed.
+    `progress` is told (bytes done, bytes in all) and may raise to stop. `now_ns` is the time since 1970.
+    A link to a model is followed: caches of models are made of them. Raises NotFound and StorageFailed.
     """
     with storage_errors(path, "read"):
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,0 +1,41 @@
+"""Every error knows its exit status and its code, as the command-line contract has them."""
+
+import pytest
+
+from strata_cli import errors
+
+EXPECTED = {
+    "StrataError": (1, "failed"),
+    "UsageProblem": (2, "usage"),
+    "PartlyDone": (3, "partly"),
+    "NotFound": (10, "not_found"),
+    "Locked": (11, "locked"),
+    "Bad": (12, "bad"),
+    "Refused": (13, "refused"),
+    "ModelUnavailable": (14, "model"),
+    "NoRoom": (15, "no_room"),
+    "StorageFailed": (1, "io"),
+    "DiskFull": (15, "no_room"),
+    "Interrupted": (130, "interrupted"),
+    "Terminated": (143, "terminated"),
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_status_and_code(name: str) -> None:
+    error = getattr(errors, name)("what, where", hint="what next")
+    assert isinstance(error, errors.StrataError)
+    assert (error.exit_code, error.code) == EXPECTED[name]
+    assert (error.message, error.hint, str(error)) == ("what, where", "what next", "what, where")
+
+
+def test_a_full_disk_is_caught_as_storage_and_as_no_room() -> None:
+    error = errors.DiskFull("x")
+    assert isinstance(error, errors.StorageFailed) and isinstance(error, errors.NoRoom)
+    assert error.reason == "no_room"
+
+
+def test_reasons() -> None:
+    assert errors.Refused("x").reason == "refused"
+    assert errors.Refused("x", reason="identity").reason == "identity"
+    assert errors.StorageFailed("x").reason == "io"
