@@ -75,9 +75,7 @@ def load_config(environ: Mapping[str, str] = os.environ, files: Files | None = N
     return Config(places, replace(settings, models=models), (*values, *model_values), tuple(warnings))
 
 
-def _in_force(
-    key: Key, environ: Mapping[str, str], document: Mapping[str, Any], file: str
-) -> tuple[Value, Any]:
+def _in_force(key: Key, environ: Mapping[str, str], document: Mapping[str, Any], file: str) -> tuple[Value, Any]:
     section = document.get(key.section, {}) if key.section else document
     written: object
     # A variable that is set to nothing is one that is not set.
@@ -166,11 +164,7 @@ def _unknown_in_file(document: Mapping[str, Any], file: str) -> list[str]:
         section, _, rest = full_name.partition(".")
         if full_name in known or (section == "models" and rest.rpartition(".")[2] in model_keys):
             continue
-        candidates = (
-            [f"{full_name.rpartition('.')[0]}.{name}" for name in model_keys]
-            if section == "models"
-            else known
-        )
+        candidates = [f"{full_name.rpartition('.')[0]}.{name}" for name in model_keys] if section == "models" else known
         warnings.append(f"{file}: unknown key {full_name}{_suggestion(full_name, candidates)}")
     return warnings
 
@@ -179,9 +173,7 @@ def _names_in(document: Mapping[str, Any]) -> list[str]:
     names = []
     for name, content in document.items():
         if name == "models" and isinstance(content, dict):
-            tables = (
-                (f"models.{model}", table) for model, table in content.items() if isinstance(table, dict)
-            )
+            tables = ((f"models.{model}", table) for model, table in content.items() if isinstance(table, dict))
             names += [f"{model}.{key}" for model, table in tables for key in table]
         elif isinstance(content, dict):
             names += [f"{name}.{key}" for key in content] or ([] if name in SECTIONS else [name])
@@ -203,6 +195,4 @@ def _suggestion(name: str, known: Iterable[str]) -> str:
 
 def unknown_key(key: str, known: Iterable[str]) -> UsageProblem:
     """The error for a name that is no setting, with the nearest one."""
-    return UsageProblem(
-        f"no setting is called {key!r}{_suggestion(key, known)}", hint="see `strata config list`"
-    )
+    return UsageProblem(f"no setting is called {key!r}{_suggestion(key, known)}", hint="see `strata config list`")

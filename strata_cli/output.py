@@ -157,9 +157,7 @@ class Output:
             self._err.write(f"strata: {one_line(error.message)}{hint}\n")
         return error.exit_code
 
-    def _envelope(
-        self, command: str, exit_code: int, data: Mapping[str, Any], error: Mapping[str, str] | None
-    ) -> None:
+    def _envelope(self, command: str, exit_code: int, data: Mapping[str, Any], error: Mapping[str, str] | None) -> None:
         if self.mode is not Mode.JSON:
             return
         with self._lock:
@@ -198,9 +196,7 @@ class Output:
                 self.end_answer()
                 self._out.write("".join(f"{one_line(name)}\n" for name in names))
 
-    def table(
-        self, titles: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()
-    ) -> None:
+    def table(self, titles: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> None:
         """Rows under titles, for people only; the columns numbered in `right` are flush right.
 
         On a terminal long cells are folded. Elsewhere cells are whole and a row is a line.
@@ -215,9 +211,7 @@ class Output:
             else:
                 self._out.write(_plain_table(safe, right))
 
-    def _rich_table(
-        self, titles: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int]
-    ) -> None:
+    def _rich_table(self, titles: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int]) -> None:
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text

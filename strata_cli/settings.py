@@ -99,9 +99,7 @@ def _flash(value: object) -> str:
 
 
 def _split(value: object) -> tuple[float, ...]:
-    parts: Iterable[object] = (
-        value.split(",") if isinstance(value, str) else value if isinstance(value, list) else ()
-    )
+    parts: Iterable[object] = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else ()
     shares = tuple(_decimal(0, 1e6).parse(part) for part in parts)
     if not any(shares):
         raise ValueError

@@ -130,9 +130,7 @@ class Strata:
         assert code is None or result.exit_code == code, result
         return result
 
-    def start(
-        self, *arguments: str | Path, env: Mapping[str, str | None] | None = None
-    ) -> subprocess.Popen[bytes]:
+    def start(self, *arguments: str | Path, env: Mapping[str, str | None] | None = None) -> subprocess.Popen[bytes]:
         """Start it with pipes on all three streams, for tests that talk to it or end it."""
         return subprocess.Popen(
             self.command(*arguments),

@@ -61,9 +61,7 @@ def test_environment_beats_file_beats_default(home: Path) -> None:
 
 
 def test_an_empty_variable_is_not_set_and_none_clears_an_optional_key(home: Path) -> None:
-    config = load(
-        home, '[auto_sessions]\nmax_age = "30d"\n', STRATA_THREADS="", STRATA_AUTO_SESSIONS_MAX_AGE="none"
-    )
+    config = load(home, '[auto_sessions]\nmax_age = "30d"\n', STRATA_THREADS="", STRATA_AUTO_SESSIONS_MAX_AGE="none")
     assert config.settings.threads is None
     assert config.settings.auto_sessions.max_age_s is None
     assert config.get("auto_sessions.max_age").origin == "environment"
@@ -191,9 +189,7 @@ def test_set_writes_through_the_users_own_link(home: Path, tmp_path: Path) -> No
     [("ctx_sise", "1"), ("ctx_size", "x"), ("store", "1"), ("models..path", "a"), ("models.a.pth", "b"),
      ("serve.api_key", "sk-1")],
 )  # fmt: skip
-def test_set_refuses_before_it_writes_and_never_repeats_an_unknown_keys_value(
-    home: Path, key: str, text: str
-) -> None:
+def test_set_refuses_before_it_writes_and_never_repeats_an_unknown_keys_value(home: Path, key: str, text: str) -> None:
     with pytest.raises(UsageProblem) as caught:
         config_set(find_places({"STRATA_HOME": str(home)}), key, text, Files())
     assert "sk-1" not in caught.value.message

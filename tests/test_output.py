@@ -198,14 +198,10 @@ def test_a_piped_table_has_whole_cells_aligned_and_nothing_else() -> None:
     assert "\x1b" not in printed.both[0] and "…" not in printed.both[0]
 
 
-def test_a_table_on_a_terminal_is_folded_and_not_cut(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_on_a_terminal_is_folded_and_not_cut(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("TERM", "xterm")
-    out = Output(
-        "inspect", stdin=terminal.keyboard, stdout=terminal.stream, stderr=terminal.stream, environ=os.environ
-    )
+    out = Output("inspect", stdin=terminal.keyboard, stdout=terminal.stream, stderr=terminal.stream, environ=os.environ)
     out.table(["name"], [["[b]" + "y" * 60]])
     shown = terminal.shown
     assert shown.count("y") == 60 and "[b]" in shown and "…" not in shown and "\x1b[1m" in shown
@@ -215,9 +211,7 @@ def test_a_table_on_a_terminal_is_folded_and_not_cut(
 def test_no_colour_and_dumb_terminals_get_no_escape(terminal: Terminal, environ: dict[str, str],
                                                    monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     monkeypatch.setenv("COLUMNS", "40")
-    out = Output(
-        "inspect", stdin=terminal.keyboard, stdout=terminal.stream, stderr=terminal.stream, environ=environ
-    )
+    out = Output("inspect", stdin=terminal.keyboard, stdout=terminal.stream, stderr=terminal.stream, environ=environ)
     out.table(["name"], [["one"]])
     out.warning("odd")
     assert "\x1b" not in terminal.shown
@@ -240,9 +234,7 @@ def test_no_terminal_to_ask_on_is_a_usage_problem() -> None:
 )
 def test_only_yes_is_yes(terminal: Terminal, typed: str, meant: bool) -> None:
     stdout = io.StringIO()
-    out = Output(
-        "prune", stdin=terminal.keyboard, stdout=stdout, stderr=terminal.stream, environ={"TERM": "xterm"}
-    )
+    out = Output("prune", stdin=terminal.keyboard, stdout=stdout, stderr=terminal.stream, environ={"TERM": "xterm"})
     terminal.type(typed)
     assert out.confirm("Delete?") is meant
     assert "Delete? [y/N]" in terminal.shown and stdout.getvalue() == ""

@@ -207,9 +207,7 @@ def lora(path: Path, seed: int, template: str, layers=4, d=64, heads=4, head=32,
     for i in range(layers):
         name = f"blk.{i}.attn_q.weight"
         w.add_tensor(name + ".lora_a", (rng.standard_normal((rank, d)) * WEIGHT).astype(np.float32))
-        w.add_tensor(
-            name + ".lora_b", (rng.standard_normal((heads * head, rank)) * WEIGHT).astype(np.float32)
-        )
+        w.add_tensor(name + ".lora_b", (rng.standard_normal((heads * head, rank)) * WEIGHT).astype(np.float32))
     w.write_header_to_file()
     w.write_kv_data_to_file()
     w.write_tensors_to_file()
