@@ -128,8 +128,10 @@ class Draft:
         return f"{self.start_hash}/{self.end}-{self.end_hash}.{self.kind.value}"
 
 
-def encode(draft: Draft, payload: Buffer, key: bytes) -> tuple[list[Buffer], int]:
-    """The blocks of a segment file in order, and their bytes in all. The payload is hashed and not copied.
+def encode(draft: Draft, payload: Sequence[Buffer], key: bytes) -> tuple[list[Buffer], int]:
+    """The blocks of a segment file in order, and their bytes in all.
+
+    The payload comes in pieces, which are hashed and not copied.
 
     Raises Bad where the draft contradicts itself.
     """
@@ -137,12 +139,12 @@ def encode(draft: Draft, payload: Buffer, key: bytes) -> tuple[list[Buffer], int
         raise Bad(f"tokens [{draft.start}, {draft.end}) cannot be {len(draft.tokens)} token ids")
     names = {"start_hash": draft.start_hash, "end_hash": draft.end_hash}
     metadata = canonical_json({**draft.metadata, **names})
-    rows = memoryview(payload).cast("B")
-    counts = (rows.nbytes, 4 * len(draft.tokens), len(metadata))
+    pieces = [memoryview(piece).cast("B") for piece in payload]
+    counts = (sum(piece.nbytes for piece in pieces), 4 * len(draft.tokens), len(metadata))
     header = Header(FORMAT_VERSION, draft.kind, draft.start, draft.end, *counts)
     blocks: list[Buffer] = [
         header.pack().ljust(PAYLOAD_OFFSET, b"\0"),
-        rows,
+        *pieces,
         token_bytes(draft.tokens) + metadata,
     ]
     digest = _digest(*blocks)

@@ -7,6 +7,7 @@ them. What a file's bytes are is in segment.py; which files to use is decided ab
 import errno
 import re
 import secrets
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,14 +89,14 @@ class StateFiles:
             raise
         return segment
 
-    def write(self, draft: Draft, payload: Buffer) -> tuple[SegmentRef, int]:
+    def write(self, draft: Draft, payload: Sequence[Buffer]) -> tuple[SegmentRef, int]:
         """Write a segment, durable and whole; one that is there already, with this directory's seal, stays.
 
         Returns its reference, and the bytes written: 0 when it was there.
         """
         self._directory.prepare_state()
         path = self.path(draft.relative_path)
-        there_bytes = self._stored_bytes(path, draft, memoryview(payload).nbytes)
+        there_bytes = self._stored_bytes(path, draft, sum(memoryview(piece).nbytes for piece in payload))
         if there_bytes:
             return _ref(draft, there_bytes), 0
         blocks, total_bytes = encode(draft, payload, self._directory.key)

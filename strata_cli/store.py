@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from .directory import RECORD_KINDS, Clock, Directory
+from .directory import RECORD_KINDS, Clock, Directory, iso_time
 from .errors import NotFound, StrataError, UsageProblem
 from .files import Buffer, Files, read_bytes, storage_errors, write_new
 from .head import Head, SegmentRef, encode_head, parse_head
@@ -74,6 +74,10 @@ class Store:
     def prepare(self) -> None:
         """Make and tighten the folders, as every write does by itself. Raises StorageFailed."""
         self.directory.prepare()
+
+    def clock(self) -> str:
+        """The time now, as ISO-8601 UTC."""
+        return iso_time(self.directory.now())
 
     def next_time(self) -> str:
         """An ISO time later than every earlier one of this directory, whatever the machine's clock did."""
@@ -245,8 +249,8 @@ class Store:
         """An open segment with every byte checked, once a process for each version of the file; see `own`."""
         return self._state.verified(path)
 
-    def write_segment(self, draft: Draft, payload: Buffer) -> tuple[SegmentRef, int]:
-        """Write a segment once; returns its reference and the bytes written, 0 when it was there."""
+    def write_segment(self, draft: Draft, payload: Sequence[Buffer]) -> tuple[SegmentRef, int]:
+        """Write a segment once, its payload in pieces. Returns its reference and the bytes written, 0 where it was."""
         return self._state.write(draft, payload)
 
     def quarantine(self, path: Path, why: str) -> Path:

@@ -74,11 +74,11 @@ class Model:
         self.random(prefix + "ffn_up.weight", ff, d)
         self.random(prefix + "ffn_down.weight", d, ff)
 
-    def attention(self, prefix: str, d: int, heads: int, kv_heads: int, head: int) -> None:
+    def attention(self, prefix: str, d: int, heads: int, kv_heads: int, head: int, scale: float = WEIGHT) -> None:
         self.random(prefix + "attn_q.weight", heads * head, d)
         self.random(prefix + "attn_k.weight", kv_heads * head, d)
-        self.random(prefix + "attn_v.weight", kv_heads * head, d)
-        self.random(prefix + "attn_output.weight", d, heads * head)
+        self.random(prefix + "attn_v.weight", kv_heads * head, d, scale=scale)
+        self.random(prefix + "attn_output.weight", d, heads * head, scale=scale)
 
     def close(self) -> None:
         self.w.write_header_to_file()
@@ -159,7 +159,8 @@ def lfm2(path: Path, seed: int, template: str, layers=6, d=128, heads=4, kv_head
         p = f"blk.{i}."
         m.ones(p + "attn_norm.weight", d)
         if kv[i]:
-            m.attention(p, d, heads, kv_heads, head)
+            # Louder than elsewhere: else the convolutions drown what stands further back in the prompt.
+            m.attention(p, d, heads, kv_heads, head, scale=1.0)
             m.ones(p + "attn_q_norm.weight", head)
             m.ones(p + "attn_k_norm.weight", head)
         else:

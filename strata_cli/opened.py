@@ -1,0 +1,164 @@
+"""A conversation that this process has open: its lock, its text, its head.
+
+Owns the lines that are still to be written when the disk refused one, so that no word is lost while the process
+lives. What the lines mean for the engine is `conversation`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date
+from typing import Any
+
+from .errors import Locked, NotFound, StrataError, UsageProblem
+from .head import Head, title_of
+from .locks import FileLock
+from .log import Line, Log
+from .names import automatic_name, check_name, is_automatic, key_of, same_but_for_case
+from .prompt import content_text
+from .store import Store
+
+
+@dataclass
+class Opened:
+    """`name` is None, and nothing is written, where nothing is to be kept."""
+
+    store: Store
+    name: str | None
+    lock: FileLock | None = None
+    log: Log = field(default_factory=Log)
+    head: Head | None = None
+    unwritten: list[Line] = field(default_factory=list)
+
+    @property
+    def keeps(self) -> bool:
+        return self.name is not None and self.lock is not None
+
+    @property
+    def setup(self) -> Mapping[str, Any]:
+        return self.log.setup()
+
+    @property
+    def system(self) -> str | None:
+        return self.setup.get("system")
+
+    @property
+    def tools(self) -> Sequence[Any] | None:
+        return self.setup.get("tools")
+
+    @property
+    def day(self) -> date | None:
+        """The day that the template's date is pinned to."""
+        try:
+            return date.fromisoformat(str(self.setup.get("date")))
+        except ValueError:
+            return None
+
+    @property
+    def branch(self) -> tuple[Line, ...]:
+        return self.log.branch()
+
+    @property
+    def unanswered(self) -> Line | None:
+        """A user's line at the end that never got its reply."""
+        branch = self.branch
+        return branch[-1] if branch and role(branch[-1]) != "assistant" else None
+
+    @property
+    def answered(self) -> tuple[Line, ...]:
+        """The messages up to the last reply."""
+        branch = self.branch
+        return branch[:-1] if self.unanswered is not None else branch
+
+    def append(self, **values: Any) -> int:
+        """Add a line to the text, durably. Returns the bytes written. Raises StorageFailed; the line is kept."""
+        line = Line(id=self.log.next_id, time=self.store.clock(), **values)
+        self.log = Log((*self.log.lines, line), self.log.bad)
+        self.unwritten.append(line)
+        return self.write_lines()
+
+    def write_lines(self) -> int:
+        """Write what is still unwritten. Raises StorageFailed."""
+        if not self.keeps or not self.unwritten:
+            return 0
+        assert self.name is not None
+        written = self.store.append_log(self.name, self.unwritten)
+        self.unwritten.clear()
+        return written
+
+    def write_head(self, head: Head) -> int:
+        """Replace the head where it says something new. Returns the bytes written. Raises StorageFailed."""
+        if head == self.head:
+            return 0
+        self.head = head
+        return self.store.write_head(head) if self.keeps else 0
+
+    def blank_head(self, created: str) -> Head:
+        """The head of a conversation that has none: what its text tells."""
+        first = next((content_text(line.message or {}) for line in self.branch if role(line) == "user"), "")
+        name = self.name or "unnamed"
+        kind = "auto" if is_automatic(name) else "named"
+        return Head(name=name, kind=kind, key=key_of(first), title=title_of(first), created=created)
+
+    def close(self) -> None:
+        """Write what is left and give the lock back. Raises StorageFailed where text cannot be written."""
+        try:
+            self.write_lines()
+        finally:
+            if self.lock is not None:
+                self.lock.release()
+                self.lock = None
+
+
+def role(line: Line) -> str:
+    return str((line.message or {}).get("role", ""))
+
+
+def open_named(store: Store, name: str, *, create: bool, keep: bool) -> Opened:
+    """A conversation by its full name. Raises NotFound unless `create`, Locked, UsageProblem for a bad name.
+
+    With `keep` false it is only read, and needs no lock.
+    """
+    check_name(name)
+    names = store.names()
+    if name not in names:
+        if not create:
+            raise NotFound(f"there is no conversation {name}", hint="strata inspect lists them")
+        if twin := same_but_for_case(name, names):
+            raise UsageProblem(f"{name}: there is {twin} already, and names differ by more than case")
+    if not keep:
+        return _read(Opened(store, name))
+    lock = store.hold(name)
+    try:
+        return _read(Opened(store, name, lock))
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _read(opened: Opened) -> Opened:
+    assert opened.name is not None
+    opened.log = opened.store.read_log(opened.name)
+    try:
+        opened.head = opened.store.read_head(opened.name)
+    except StrataError:
+        opened.head = None  # losing a head costs reading time; `inspect --verify` reports it
+    return opened
+
+
+def open_automatic(store: Store, first_user_text: str) -> Opened:
+    """The next free automatic name for a conversation that begins with this text, held."""
+    key, number = key_of(first_user_text), 1
+    taken = set(store.names())
+    while True:
+        name = automatic_name(key, number)
+        number += 1
+        if name in taken:
+            continue
+        try:
+            lock = store.hold(name)
+        except Locked:
+            continue
+        opened = _read(Opened(store, name, lock))
+        if not opened.log.lines and opened.head is None:
+            return opened
+        lock.release()
