@@ -4,9 +4,7 @@ The table of keys is settings.py's; flags, and what a conversation remembers, ar
 reaches the layers below are plain values.
 """
 
-import difflib
 import os
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -149,6 +147,8 @@ def read_document(files: Files, path: Path) -> dict[str, Any]:
         data = read_bytes(files, path.resolve(), FILE_LIMIT_BYTES)
     except NotFound:
         return {}
+    import tomllib  # start-up is quicker for the many who have no file
+
     try:
         return tomllib.loads(data.decode())
     except ValueError as error:
@@ -189,6 +189,8 @@ def _unknown_variables(environ: Mapping[str, str]) -> list[str]:
 
 
 def _suggestion(name: str, known: Iterable[str]) -> str:
+    import difflib  # for mistakes only
+
     near = difflib.get_close_matches(name, sorted(known), 1)
     return f"; did you mean {near[0]}?" if near else ""
 
