@@ -84,6 +84,9 @@ def _in_force(key: Key, environ: Mapping[str, str], document: Mapping[str, Any],
     else:
         origin, where, written = "default", "", key.written_default
     parsed = parse_value(key, written, f"{where}: {key.full_name}" if origin == "file" else where)
+    if isinstance(parsed, Path):
+        # Never relative to where the next command happens to run.
+        parsed = Path(file).parent / parsed if origin == "file" else parsed.absolute()
     return _value(key.full_name, parsed, written, origin, where), parsed
 
 
@@ -104,7 +107,7 @@ def _value(name: str, parsed: Any, written: Any, origin: str, where: str) -> Val
     if _is_secret(name) and parsed is not None:
         return Value(name, HIDDEN, HIDDEN, origin, where)
     plain = str(parsed) if isinstance(parsed, Path) else list(parsed) if isinstance(parsed, tuple) else parsed
-    text = "none" if parsed is None else str(written).lower() if isinstance(parsed, bool) else str(written)
+    text = "none" if parsed is None else str(parsed).lower() if isinstance(parsed, bool) else str(written)
     return Value(name, plain, text, origin, where)
 
 

@@ -137,6 +137,13 @@ ctx_size = 4096
     )
 
 
+def test_paths_never_depend_on_the_current_folder_and_truth_reads_alike(home: Path) -> None:
+    config = load(home, '[store]\nstate_dir = "big"\n', STRATA_SERVE_SLOT_DIR="slots", STRATA_REPL_MARKDOWN="yes")
+    assert config.settings.store.state_dir == home / "big"
+    assert config.settings.serve.slot_dir == Path.cwd() / "slots"
+    assert (config.get("repl.markdown").value, config.get("repl.markdown").text) == (True, "true")
+
+
 def test_get_of_an_unknown_key_names_the_nearest(home: Path) -> None:
     with pytest.raises(UsageProblem, match=r"did you mean auto_sessions\.keep"):
         load(home).get("auto_session.keep")
