@@ -24,9 +24,7 @@ Progress = Callable[[int, int], None]
 Stamp = dict[str, int]
 
 
-def file_digest(
-    path: Path, cache_folder: Path, files: Files, *, progress: Progress | None = None, now_ns: int
-) -> str:
+def file_digest(path: Path, cache_folder: Path, files: Files, *, progress: Progress | None = None, now_ns: int) -> str:
     """The blake3 of a file: "b3:" and 64 hex digits.
 
     `progress` is told (bytes done, bytes in all) and may raise to stop. `now_ns` is the time since 1970.
@@ -42,9 +40,7 @@ def file_digest(
                 return known
             digest = PREFIX + _hash(fd, stamp["size"], progress)
             if _stamp(fd, path) != stamp:
-                raise StorageFailed(
-                    f"{str(path)!r} changed while it was read", hint="wait until it is complete"
-                )
+                raise StorageFailed(f"{str(path)!r} changed while it was read", hint="wait until it is complete")
         finally:
             os.close(fd)
     if now_ns - stamp["ctime_ns"] >= RACY_NS:
@@ -64,11 +60,12 @@ def _hash(fd: int, size: int, progress: Progress | None) -> str:
     hasher = blake3(max_threads=blake3.AUTO)
     done = 0
     with memoryview(bytearray(max(1, min(BLOCK_BYTES, size)))) as block:
-        while count := os.readv(fd, [block]):
+        # A file that grows faster than it is read would never end; its changed stamp is found afterwards.
+        while done < size and (count := os.readv(fd, [block])):
             hasher.update(block[:count])
             done += count
             if progress:
-                progress(done, max(done, size))
+                progress(min(done, size), size)
     return hasher.hexdigest()
 
 

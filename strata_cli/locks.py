@@ -18,8 +18,8 @@ from .errors import Locked, NotFound, StorageFailed
 from .files import storage_errors
 
 # A process that only asks who holds a lock takes it for a moment; this outlasts the moment.
-_GRACE_S = 0.05
-_POLL_S = 0.01
+_GRACE_S = 0.1
+_POLL_S = 0.005
 _HOLDER_LIMIT_BYTES = 4096
 _BUSY = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
 
