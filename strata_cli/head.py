@@ -138,13 +138,11 @@ def parse_head(data: bytes, name: str) -> Head:
     if not isinstance(value, dict):
         raise Bad(f"head of {name!r}: no JSON object")
     version = value.get("version")
-    if type(version) is not int or version < 1:
+    if type(version) is not int or not 1 <= version < 2**31:
         raise Bad(f"head of {name!r}: it has no version")
     if version != HEAD_VERSION:
         hint = "install the strata version that wrote it"
-        raise Refused(
-            f"head of {name!r}: written in format {version}; this strata reads {HEAD_VERSION}", hint=hint
-        )
+        raise Refused(f"head of {name!r}: written in format {version}; this strata reads {HEAD_VERSION}", hint=hint)
     why = _fault(value)
     if why:
         raise Bad(f"head of {name!r}: {why}")
@@ -214,6 +212,9 @@ def _are_refs(rows: Json, kind: str) -> bool:
     if set(map(type, rows)) != {list} or set(map(len, rows)) != {4}:
         return False
     starts, ends, files, sizes = zip(*rows, strict=True)
-    if set(map(type, files)) != {str} or not _PATHS[kind].fullmatch("\n".join(files) + "\n"):
+    if set(map(type, files)) != {str}:
+        return False
+    text = "\n".join(files) + "\n"
+    if text.count("\n") != len(files) or not _PATHS[kind].fullmatch(text):
         return False
     return _are_counts(starts + ends + sizes) and all(map(int.__lt__, starts, ends))
