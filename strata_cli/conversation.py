@@ -80,6 +80,7 @@ class Watch:
     show: Callable[[str], None] = lambda _: None
     progress: Callable[[int, int], None] | None = None
     cancelled: Callable[[], bool] = NEVER
+    hurried: Callable[[], bool] = NEVER
     planned: Callable[[RestorePlan], None] = lambda _: None
 
 
@@ -137,6 +138,14 @@ class Chat:
         for bad in opened.log.bad:
             self.say(Notice("log", f"{name}: line {bad.number} of the text cannot be used: {bad.why}", warning=True))
 
+    @property
+    def system(self) -> str | None:
+        return self._system
+
+    @property
+    def tools(self) -> Sequence[Any] | None:
+        return self._tools
+
     def set_system(self, text: str | None, tools: Sequence[Any] | None = None) -> None:
         """System prompt and tools of the turns to come. Equal ones have no effect."""
         self._system, self._tools = text, tools
@@ -188,7 +197,7 @@ class Chat:
             prompt_ms = (time.perf_counter() - begun) * 1000
             reply = write_reply(self.engine, options, show=watch.show, cancelled=watch.cancelled)
             generate_ms = (time.perf_counter() - begun) * 1000 - prompt_ms
-            parked = self._finish(prompt, reply, parked, account)
+            parked = self._finish(prompt, reply, parked, watch, account)
         result = TurnResult(
             conversation=self.name,
             reply=reply.text,
@@ -342,7 +351,7 @@ class Chat:
 
     def _tell(self, plan: RestorePlan, restored: Restored, not_reused: NotReused | None, known: Sequence[int]) -> None:
         if plan.uses:
-            name = self.name or "the directory"
+            name = self.name if known else "what is shared"
             self.say(Notice("restored", f"restored {plan.position:,} tokens from {name} in {restored.ms:.0f} ms"))
         if not_reused is not None:
             text = f"reused {plan.position:,} of {len(known):,} tokens, reading the rest: {not_reused.message}"
@@ -372,7 +381,7 @@ class Chat:
         root = [prompt.root] if prompt.root >= max(1, self.policy.root_min_tokens) else []
         return sorted({*root, prompt.boundary} - {0})
 
-    def _finish(self, prompt: Prompt, reply: Reply, parked: Parked, account: Account) -> Parked:
+    def _finish(self, prompt: Prompt, reply: Reply, parked: Parked, watch: Watch, account: Account) -> Parked:
         """Text first, then the state, then the head. A state that cannot be stored costs reading time later."""
         opened = self.opened
         assert opened is not None
@@ -390,7 +399,7 @@ class Chat:
             )
         except StorageFailed as error:
             self.say(Notice("text", f"the reply is not stored yet: {error.message}", warning=True))
-        parked = parked.plus(self._park_reply(prompt))
+        parked = parked.plus(Parked(skipped="failed") if watch.hurried() else self._park_reply(prompt))
         self._write_head(account, turn_done=True)
         return parked
 

@@ -34,9 +34,7 @@ def iso_time(moment: datetime) -> str:
 class Directory:
     """One session directory. Nothing is read or made until it is asked for."""
 
-    def __init__(
-        self, root: Path, files: Files, now: Clock, *, state_dir: Path | None, pid: int, command: str
-    ) -> None:
+    def __init__(self, root: Path, files: Files, now: Clock, *, state_dir: Path | None, pid: int, command: str) -> None:
         """Raises StorageFailed where `root` is no folder. Locks belong to the real path, not to a link's."""
         self.root = Path(os.path.realpath(root))
         self.files = files
@@ -99,9 +97,7 @@ class Directory:
         """Make what is missing and tighten what is there, before a write. Raises StorageFailed."""
         if not self.writable:
             hint = "run it as the directory's owner"
-            raise StorageFailed(
-                f"{str(self.root)!r} cannot be written by this user", reason="permission", hint=hint
-            )
+            raise StorageFailed(f"{str(self.root)!r} cannot be written by this user", reason="permission", hint=hint)
         _ = self._prepared
 
     @cached_property
@@ -215,6 +211,4 @@ def _may_write(folder: Path) -> bool:
         facts = os.stat(folder)
     except OSError:
         return True
-    return (
-        stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid() and os.access(folder, os.W_OK | os.X_OK)
-    )
+    return stat.S_ISDIR(facts.st_mode) and facts.st_uid == os.geteuid() and os.access(folder, os.W_OK | os.X_OK)

@@ -128,11 +128,14 @@ class ModelFacts:
 class Vocabulary(Protocol):
     """Text to token ids and back. `digest` names the tokenizer: ids under another one mean nothing."""
 
-    digest: str
-    bos: int
-    add_bos: bool
-    specials: Sequence[str]
-
+    @property
+    def digest(self) -> str: ...
+    @property
+    def bos(self) -> int: ...
+    @property
+    def add_bos(self) -> bool: ...
+    @property
+    def specials(self) -> Sequence[str]: ...
     def tokenize(self, text: str, *, special: bool) -> list[int]: ...
     def piece(self, token: int) -> bytes: ...
     def is_end(self, token: int) -> bool: ...
@@ -143,10 +146,12 @@ class Vocabulary(Protocol):
 class Template(Protocol):
     """A chat template. `origin` says whose: the model's, or strata's fallback, with the reason."""
 
-    text: str
-    digest: str
-    origin: str
-
+    @property
+    def text(self) -> str: ...
+    @property
+    def digest(self) -> str: ...
+    @property
+    def origin(self) -> str: ...
     def render(
         self, messages: Sequence[Message], *, tools: Sequence[Any] | None, generation: bool, day: date
     ) -> str: ...
@@ -155,13 +160,18 @@ class Template(Protocol):
 class Engine(Protocol):
     """One live sequence. `tokens` is what it holds, position by position; every method keeps it true."""
 
-    identity: Identity
-    memory: Memory
-    model: ModelFacts
-    vocabulary: Vocabulary
-    template: Template
-    context_tokens: int
-
+    @property
+    def identity(self) -> Identity: ...
+    @property
+    def memory(self) -> Memory: ...
+    @property
+    def model(self) -> ModelFacts: ...
+    @property
+    def vocabulary(self) -> Vocabulary: ...
+    @property
+    def template(self) -> Template: ...
+    @property
+    def context_tokens(self) -> int: ...
     @property
     def tokens(self) -> Sequence[int]: ...
 

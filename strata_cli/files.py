@@ -227,9 +227,7 @@ def ensure_folder(files: Files, path: Path) -> None:
                 files.flush(folder.parent)
 
 
-def write_new(
-    files: Files, tmp_folder: Path, target: Path, blocks: Sequence[Buffer], total_bytes: int
-) -> int:
+def write_new(files: Files, tmp_folder: Path, target: Path, blocks: Sequence[Buffer], total_bytes: int) -> int:
     """Write a file under its final name, whole and durable, or not at all; returns its bytes.
 
     The temporary lies in `tmp_folder`, on the file system of `target`. A failure removes it and nothing else.

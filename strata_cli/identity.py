@@ -146,9 +146,7 @@ def differences(saved: Mapping[str, Json], current: Mapping[str, Json]) -> list[
     """Where two identities' fields differ, one by one; those inside `rope` and `layout` are dotted."""
     old, new = _flat(saved), _flat(current)
     names = sorted(old.keys() | new.keys())
-    return [
-        Difference(name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)
-    ]
+    return [Difference(name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)]
 
 
 def _flat(fields: Mapping[str, Json]) -> dict[str, Json]:

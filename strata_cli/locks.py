@@ -106,11 +106,7 @@ def _try(path: Path, exclusive: bool, create: bool) -> int | None:
     with storage_errors(path, "lock"):
         fd = _open(path, create)
         try:
-            if (
-                _take(fd, exclusive)
-                and _is_same_file(fd, path)
-                and not _is_linked_elsewhere(fd, path, create)
-            ):
+            if _take(fd, exclusive) and _is_same_file(fd, path) and not _is_linked_elsewhere(fd, path, create):
                 return fd
         except BaseException:
             os.close(fd)

@@ -3,6 +3,7 @@
 Pure text; whether a name exists is told by the caller's list.
 """
 
+import difflib
 import hashlib
 import re
 from collections.abc import Collection
@@ -68,6 +69,12 @@ def _nearest_hint(found: list[str]) -> str:
 def _listed(found: list[str]) -> str:
     more = f" and {len(found) - 8} more" if len(found) > 8 else ""
     return ", ".join(found[:8]) + more
+
+
+def nearest(text: str, names: Collection[str]) -> str:
+    """A hint that names the existing name most like `text`."""
+    found = difflib.get_close_matches(text, names, 1, 0.5)
+    return f"the nearest name is {found[0]}" if found else "`strata inspect` lists them"
 
 
 def same_but_for_case(name: str, names: Collection[str]) -> str | None:

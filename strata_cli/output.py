@@ -16,10 +16,13 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from .errors import StorageFailed, StrataError, UsageProblem
 from .safe_text import SafeStream, one_line, safe_text
+
+if TYPE_CHECKING:
+    from .progress import Bar
 
 GAP = "  "
 PROGRESS_AFTER_S = 0.5
@@ -83,6 +86,7 @@ class Output:
         mode: Mode = Mode.HUMAN,
         *,
         verbose: bool = False,
+        very_verbose: bool = False,
         stdin: TextIO | None = None,
         stdout: TextIO | None = None,
         stderr: TextIO | None = None,
@@ -91,13 +95,15 @@ class Output:
     ) -> None:
         self.command = command
         self.mode = mode
-        self.verbose = verbose
+        self.verbose = verbose or very_verbose
+        self.very_verbose = very_verbose
         self._stdin = stdin or sys.stdin
         self._out = _Sink(stdout or sys.stdout, must_arrive=True)
         self._err = _Sink(stderr or sys.stderr, must_arrive=False)
         self._cursor_moves = environ.get("TERM", "") not in ("dumb", "")
         self._colour = self._cursor_moves and not environ.get("NO_COLOR")
         self._monotonic = monotonic
+        self.streams_tokens = True
         self._warnings: list[str] = []
         self._answer = SafeStream()
         self._line_open = False
@@ -109,6 +115,11 @@ class Output:
         return self._out.closed
 
     @property
+    def is_tty(self) -> bool:
+        """Whether stdout is a terminal."""
+        return self._out.is_tty
+
+    @property
     def can_ask(self) -> bool:
         """Whether a question can be asked and answered."""
         return self._stdin is not None and self._stdin.isatty() and self._err.is_tty
@@ -118,7 +129,8 @@ class Output:
     def answer(self, piece: str) -> None:
         """The next piece of a reply, as it comes; in JSON an event `token` with the exact text."""
         if self.mode is Mode.JSON:
-            self.event("token", text=piece)
+            if self.streams_tokens:
+                self.event("token", text=piece)
             return
         with self._lock:
             self._write_answer(self._answer.feed(piece))
@@ -265,27 +277,54 @@ class Output:
         return self._stdin.readline().strip().lower() in ("y", "yes")
 
     @contextmanager
-    def progress(self, label: str, total: int, unit: str) -> Iterator[Callable[[int], None]]:
-        """Gives `update(done)`. A bar on stderr, in "tokens" or "bytes", if it takes over half a second.
+    def progress(self, label: str, total: int, unit: str) -> Iterator["Progress"]:
+        """A bar on stderr, in "tokens" or "bytes", if it takes over half a second: call it with what is done.
 
         Only on a terminal that can move its cursor, for people; it is gone when it ends.
         """
-        if self.mode is not Mode.HUMAN or not self._err.is_tty or not self._cursor_moves:
-            yield lambda done: None
-            return
+        shown = self.mode is Mode.HUMAN and self._err.is_tty and self._cursor_moves
+        progress = Progress(self._bar if shown else None, label, total, unit, self._monotonic)
+        try:
+            yield progress
+        finally:
+            progress.close()
+
+    def _bar(self, label: str, total: int, unit: str) -> "Bar":
         from .progress import Bar
 
-        bar = Bar(self._err.stream, one_line(label), total, unit, colour=self._colour)
-        begun = self._monotonic()
+        return Bar(self._err.stream, one_line(label), total, unit, colour=self._colour)
 
-        def update(done: int) -> None:
-            if self._monotonic() - begun >= PROGRESS_AFTER_S:
-                bar.show(done)
 
-        try:
-            yield update
-        finally:
-            bar.close()
+class Progress:
+    """What is done so far, told by calling it. The bar appears late and leaves no trace after `close`."""
+
+    def __init__(
+        self,
+        make: Callable[[str, int, str], "Bar"] | None,
+        label: str,
+        total: int,
+        unit: str,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._make, self._what, self._monotonic = make, (label, total, unit), monotonic
+        self._begun = monotonic()
+        self._bar: Bar | None = None
+
+    def __call__(self, done: int, total: int | None = None) -> None:
+        """`done` of the total, which may become known late."""
+        if self._make is None or self._monotonic() - self._begun < PROGRESS_AFTER_S:
+            return
+        if self._bar is None:
+            label, first_total, unit = self._what
+            self._bar = self._make(label, total or first_total, unit)
+        self._bar.show(done)
+
+    def close(self) -> None:
+        """Remove the bar, for good."""
+        self._make = None
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
 
 
 def _plain_table(rows: Sequence[Sequence[str]], right: Collection[int]) -> str:

@@ -99,9 +99,7 @@ class Header:
             raise Bad("does not begin as a segment does")
         if version != FORMAT_VERSION:
             hint = "install the strata version that wrote it"
-            raise UnknownVersion(
-                f"written in format {version}; this strata reads {FORMAT_VERSION}", hint=hint
-            )
+            raise UnknownVersion(f"written in format {version}; this strata reads {FORMAT_VERSION}", hint=hint)
         if flags not in _KINDS or not start < end or tokens != 4 * (end - start):
             raise Bad("its header contradicts itself")
         header = Header(version, _KINDS[flags], start, end, payload, tokens, metadata)
@@ -212,9 +210,7 @@ class SegmentFile:
     def metadata(self) -> dict[str, Json]:
         """The metadata as it stands in the file, not verified. Raises Bad where it is no JSON object."""
         offset = PAYLOAD_OFFSET + self.header.payload_bytes + self.header.tokens_bytes
-        found = parse_json(
-            self._read(offset, self.header.metadata_bytes), f"segment {self.path.name}: metadata"
-        )
+        found = parse_json(self._read(offset, self.header.metadata_bytes), f"segment {self.path.name}: metadata")
         if not isinstance(found, dict):
             raise self._bad("its metadata is no JSON object")
         return found

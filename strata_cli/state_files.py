@@ -62,6 +62,17 @@ class StateFiles:
                 found.append(Child(kind, start_hash, end, name[2], path, entry.size, entry.mtime_ns))
         return found
 
+    def sizes(self) -> dict[str, int]:
+        """Every segment by its path under `segments/`, in bytes."""
+        root = self._directory.segments
+        with storage_errors(root, "list"):
+            folders = [each.name for each in self._files.list(root, sizes=False) if each.is_folder]
+        return {
+            f"{child.start_hash}/{child.path.name}": child.bytes
+            for folder in folders
+            for child in self.children(folder)
+        }
+
     def open(self, path: Path) -> SegmentFile:
         """An open segment, its header checked. Raises NotFound, Bad, Refused, StorageFailed."""
         try:
@@ -135,9 +146,7 @@ class StateFiles:
         self._verified.pop(path, None)
         moment = iso_time(self._directory.now())
         note = canonical_json({"file": str(inside), "why": why, "time": moment}) + b"\n"
-        write_new(
-            self._files, self._directory.state_tmp, place.with_name(place.name + ".why"), [note], len(note)
-        )
+        write_new(self._files, self._directory.state_tmp, place.with_name(place.name + ".why"), [note], len(note))
         return place
 
 

@@ -193,6 +193,25 @@ class Store:
             raise
         return len(data)
 
+    def text_bytes(self) -> int:
+        """What conversations, prefixes, counters, key and locks take: all that is not state."""
+        folders = (*(self.root / kind for kind in RECORD_KINDS), self.root / "counters", self.root)
+        return sum(self._folder_bytes(folder) for folder in folders)
+
+    def segment_sizes(self) -> dict[str, int]:
+        """Every segment on disk by its path under `segments/`, in bytes."""
+        return self._state.sizes()
+
+    def temporary_bytes(self) -> int:
+        return sum(self._folder_bytes(folder) for folder in {self.directory.tmp, self.directory.state_tmp})
+
+    def quarantine_bytes(self) -> int:
+        return self._folder_bytes(self.directory.quarantine)
+
+    def _folder_bytes(self, folder: Path) -> int:
+        with storage_errors(folder, "list"):
+            return sum(entry.size for entry in self._files.list(folder) if entry.is_file)
+
     # Locks
 
     def hold(self, name: str, wait_s: float = 0.0, kind: str = "conversations") -> FileLock:

@@ -5,6 +5,6 @@
 of tokens in `sampler`, and the live sequence in `live`.
 """
 
-from .loading import load, load_vocabulary
+from .loading import check_gguf, load, load_vocabulary
 
-__all__ = ["load", "load_vocabulary"]
+__all__ = ["check_gguf", "load", "load_vocabulary"]

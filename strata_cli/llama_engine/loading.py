@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engine import EngineOptions, Memory, ModelFacts
-from ..errors import ModelUnavailable, NoRoom, Refused, UsageProblem
+from ..errors import Interrupted, ModelUnavailable, NoRoom, Refused, UsageProblem
 from ..identity import Identity
 from .binding import LOG, llama
 from .live import LlamaEngine
@@ -60,9 +60,12 @@ def load(
     adapter_digests: Sequence[str] = (),
     log_path: Path | None = None,
     progress: Callable[[float], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+    echo: bool = False,
 ) -> LlamaEngine:
     """Load a GGUF. `digest` and `adapter_digests` are the files' contents, which the caller has computed.
 
+    llama.cpp's log goes to `log_path`, and to stderr too with `echo`. A load that is `cancelled` raises Interrupted.
     Raises ModelUnavailable (missing, not a GGUF, truncated, no binding), Refused (an architecture that breaks the
     recipe), UsageProblem (options that exclude each other), NoRoom (no memory for the context).
     """
@@ -70,10 +73,13 @@ def load(
     lc = _binding()
     if log_path is not None:
         LOG.to_file(log_path)
+    LOG.echo = echo
     check_options(options)
     handles = Handles()
     try:
-        notes = _load_model(lc, handles, path, options, progress)
+        notes = _load_model(lc, handles, path, options, _progress_callback(lc, progress, cancelled))
+        if cancelled is not None and cancelled():
+            raise Interrupted("interrupted while the model was loaded")
         facts = _facts(lc, handles.model, path, notes)
         _refuse(lc, handles.model, facts)
         context_tokens = _open_context(lc, handles, options, facts)
@@ -149,9 +155,7 @@ def _binding() -> Any:
         ) from error
 
 
-def _load_model(
-    lc: Any, handles: Handles, path: Path, options: EngineOptions, progress: Callable[[float], None] | None
-) -> tuple[str, ...]:
+def _load_model(lc: Any, handles: Handles, path: Path, options: EngineOptions, progress: Any) -> tuple[str, ...]:
     """Load the weights, with fewer layers on the GPU where all do not fit: at most four tries."""
     notes: list[str] = []
     for layers in _gpu_tries(lc, options):
@@ -163,8 +167,7 @@ def _load_model(
         if options.tensor_split:
             shares = (ctypes.c_float * lc.llama_max_devices())(*options.tensor_split)
             params.tensor_split = shares
-        if progress is not None:
-            params.progress_callback = _progress_callback(lc, progress)
+        params.progress_callback = progress
         handles.model = lc.llama_model_load_from_file(os.fsencode(path), params)
         if handles.model:
             return tuple(notes)
@@ -180,10 +183,11 @@ def _gpu_tries(lc: Any, options: EngineOptions) -> list[int]:
     return [most, min(most, 32) * 3 // 4, min(most, 32) // 3, 0]
 
 
-def _progress_callback(lc: Any, progress: Callable[[float], None]) -> Any:
+def _progress_callback(lc: Any, progress: Callable[[float], None] | None, cancelled: Callable[[], bool] | None) -> Any:
     def told(share: float, _: ctypes.c_void_p) -> bool:
-        progress(share)
-        return True
+        if progress is not None:
+            progress(share)
+        return cancelled is None or not cancelled()
 
     return lc.llama_progress_callback(told)
 

@@ -1,0 +1,68 @@
+"""The typer application, and what every command begins with.
+
+Owns the app object and `Run`: output, signals, configuration and directory of one command on its way.
+"""
+
+import time
+from datetime import UTC, datetime
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+from ..config import load_config
+from ..files import Files
+from ..output import Mode, Output
+from ..session import Session, Wishes
+from ..signals import Stop
+from ..store import Store
+
+app = typer.Typer(
+    name="strata",
+    help="Keep the conversations of a local language model alive.",
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Run:
+    """One command on its way: output, signals, and the configuration when it is first needed."""
+
+    def __init__(self, command: str, *, as_json: bool, quiet: bool, verbose: int) -> None:
+        mode = Mode.JSON if as_json else Mode.QUIET if quiet else Mode.HUMAN
+        self.out = Output(command, mode, verbose=verbose > 0, very_verbose=verbose > 1)
+        self.stop = Stop()
+        self.stop.install()
+
+    def store(self) -> Store:
+        self.config = load_config()
+        for warning in self.config.warnings:
+            self.out.warning(warning)
+        state_dir = self.config.settings.store.state_dir
+        return Store.open(
+            self.config.places.data,
+            Files(),
+            lambda: datetime.now(UTC),
+            state_dir=state_dir,
+            command=f"strata {self.out.command}",
+        )
+
+    def session(self, wishes: Wishes) -> Session:
+        store = self.store()
+        today = datetime.now().astimezone().date()
+        return Session(self.config, store, self.out, self.stop, wishes, today=today, now_ns=time.time_ns)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"strata {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    """Keep the conversations of a local language model alive."""

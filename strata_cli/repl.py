@@ -1,0 +1,177 @@
+"""The loop: prompts and slash commands, one after another, from a terminal or from standard input.
+
+Owns what each command does. Lines come from `terminal`, or from standard input as text or JSON; the table of commands
+is `slash`.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from .conversation import Chat
+from .errors import NotFound, StrataError, UsageProblem
+from .head import Head
+from .names import check_name, nearest, resolve
+from .output import Mode
+from .report import conversation_rows, scan
+from .run_command import RunRequest, open_conversation, watched_turn
+from .said import turn_data
+from .session import Session
+from .slash import COMMANDS, Command, Said, find, read_line
+
+Item = Said | Command | StrataError
+
+
+class Loop:
+    """One interactive session. `step` returns False when it is over."""
+
+    def __init__(self, request: RunRequest, session: Session) -> None:
+        self.request, self.session, self.out = request, session, session.out
+        self.chat: Chat | None = None
+        self.last: dict[str, Any] = {}
+        self._actions: dict[str, Callable[[Command], dict[str, Any]]] = {
+            "/help": self._help,
+            "/new": self._new,
+            "/switch": self._switch,
+            "/list": self._list,
+            "/tokens": self._tokens,
+        }
+
+    def open(self) -> Chat:
+        self.chat = open_conversation(self.request, self.session)
+        return self.chat
+
+    def step(self, item: Item) -> bool:
+        """Answer one line. A failing line is told and the loop goes on."""
+        word = item.word if isinstance(item, Command) else "run"
+        try:
+            if isinstance(item, StrataError):
+                raise item
+            if word == "/exit":
+                self.out.finish({}, command=word)
+                return False
+            data = self._say(item.text) if isinstance(item, Said) else self._actions[word](item)
+            self.out.finish(data, command=word)
+        except StrataError as error:
+            self.out.fail(error, command=word)
+        return not self.session.stop.ending and not self.out.reader_left
+
+    def _say(self, text: str) -> dict[str, Any]:
+        if not text.strip():
+            raise UsageProblem("the prompt is empty")
+        chat = self.chat or self.open()
+        with self.session.stop.deferring():
+            result = watched_turn(chat, text, self.request.reply, self.session, strict=self.request.strict)
+        self.last = turn_data(result, self.session.load_ms)
+        if result.finish == "interrupted":
+            self.out.note("interrupted" + ("; what was said is kept" if result.reply else ""))
+        return self.last
+
+    def _help(self, _: Command) -> dict[str, Any]:
+        rows = [[command.word, command.takes, command.help] for command in COMMANDS]
+        self.out.table(["command", "", "what it does"], rows)
+        self.out.note("Anything else is sent to the model; //x sends /x.")
+        return {"commands": [{"command": c.word, "takes": c.takes, "help": c.help} for c in COMMANDS]}
+
+    def _new(self, command: Command) -> dict[str, Any]:
+        chat = self.chat or self.open()
+        name = check_name(command.args[0]) if command.args else None
+        if name is not None and name in self.session.store.names():
+            raise UsageProblem(f"{name} exists already", hint=f"/switch {name}")
+        chat.start(name)
+        chat.set_system(self.request.system, self.request.tools)
+        self.out.note(f"a new conversation{f', {name}' if name else ''}")
+        return {"conversation": name}
+
+    def _switch(self, command: Command) -> dict[str, Any]:
+        if len(command.args) != 1:
+            raise UsageProblem("/switch takes one name", hint="/list shows them")
+        names = self.session.store.names()
+        try:
+            name = resolve(command.args[0], names)
+        except NotFound as error:
+            raise NotFound(error.message, hint=nearest(command.args[0], names)) from None
+        head = self.session.head_of(name)
+        if self.chat is not None and self.chat.name == name:
+            return self._opened(head, name)
+        before = self.chat
+        chat = self.session.chat_for(head)
+        if before is not None and chat is not before:
+            self.out.note(f"loaded {chat.engine.model.path.name}, the model of {name}")
+        self.chat = chat
+        chat.open(name)
+        return self._opened(head, name)
+
+    def _opened(self, head: Head | None, name: str) -> dict[str, Any]:
+        turns, tokens = (head.turns, head.tokens) if head else (0, 0)
+        self.out.note(f"{name}: {turns} turns, {tokens:,} tokens")
+        return {"conversation": name, "turns": turns, "tokens": tokens}
+
+    def _list(self, command: Command) -> dict[str, Any]:
+        seen = scan(self.session.store, now_iso=self.session.store.clock())
+        rows, titles = conversation_rows(seen, limit=None if "--all" in command.args else 20)
+        self.out.table(titles, rows, right={1, 2})
+        return {"conversations": [each.as_json() for each in seen.conversations]}
+
+    def _tokens(self, _: Command) -> dict[str, Any]:
+        chat = self.chat or self.open()
+        held, room = len(chat.engine.tokens), chat.engine.context_tokens
+        counts = self.last.get("tokens", {})
+        reused = f"; the last turn reused {counts['reused']:,} of {counts['prompt']:,}" if counts else ""
+        self.out.show(f"{held:,} of {room:,} tokens held{reused}")
+        return {"held": held, "context": room, "last": counts}
+
+
+def loop(request: RunRequest, session: Session) -> int:
+    """Run the loop to its end; returns the exit status."""
+    runner = Loop(request, session)
+    session.out.streams_tokens = session.out.mode is not Mode.JSON
+    if request.conversation is not None or request.continue_last:
+        runner.open()
+    for item in items(request, session, runner):
+        if not runner.step(item):
+            break
+    with session.stop.deferring():
+        session.close_chat()
+    return session.stop.status.exit_code if session.stop.ending else 0
+
+
+def items(request: RunRequest, session: Session, runner: Loop) -> Iterator[Item]:
+    """The lines to answer, from wherever they come."""
+    if request.repl == "jsonl":
+        return map(json_item, lines())
+    if request.repl == "text" or not sys.stdin.isatty():
+        return map(text_item, lines())
+    from .terminal import typed
+
+    return typed(session, runner.chat)
+
+
+def lines() -> Iterator[str]:
+    for raw in sys.stdin.buffer:
+        yield raw.decode("utf-8", errors="replace").rstrip("\r\n")
+
+
+def text_item(line: str) -> Item:
+    try:
+        return read_line(line)
+    except StrataError as error:
+        return error
+
+
+def json_item(line: str) -> Item:
+    """`{"prompt": TEXT}`, never a command, or `{"command": "/word", "args": [...]}`."""
+    try:
+        value = json.loads(line)
+        if isinstance(value, dict) and isinstance(value.get("prompt"), str):
+            return Said(value["prompt"])
+        if isinstance(value, dict) and isinstance(value.get("command"), str):
+            args = value.get("args", [])
+            if isinstance(args, list) and all(isinstance(arg, str) for arg in args):
+                return Command(find(value["command"]).word, " ".join(args), tuple(args))
+        raise UsageProblem('neither {"prompt": TEXT} nor {"command": WORD, "args": [TEXT, ...]}')
+    except ValueError as error:
+        return UsageProblem(f"not a line of JSON: {error}")
+    except StrataError as error:
+        return error

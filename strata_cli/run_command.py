@@ -1,0 +1,242 @@
+"""`strata run`: one turn.
+
+Owns what the command line's words mean: where the prompt comes from, which conversation is meant. The turn itself is
+`conversation`, the loop `repl`.
+"""
+
+import array
+import fcntl
+import json
+import os
+import select
+import stat
+import sys
+import termios
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TextIO
+
+from .conversation import Chat, TurnResult, Watch
+from .errors import NotFound, UsageProblem
+from .files import Files, read_bytes
+from .head import Head
+from .names import check_name, nearest
+from .output import Mode, Output
+from .reply import ReplyOptions
+from .said import turn_data
+from .session import Session
+
+FILE_LIMIT_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """What `strata run` was asked, in plain values."""
+
+    words: tuple[str, ...] = ()
+    conversation: str | None = None
+    continue_last: bool = False
+    existing: bool = False
+    system: str | None = None
+    tools: tuple[Any, ...] | None = None
+    reply: ReplyOptions = field(default_factory=ReplyOptions)
+    strict: bool = False
+    plan: bool = False
+    repl: str | None = None
+
+
+def check(request: RunRequest) -> None:
+    """Raises UsageProblem for wishes that exclude each other, before anything is read or loaded."""
+    if request.conversation is not None:
+        check_name(request.conversation)
+        if request.continue_last:
+            raise UsageProblem("-C and -c are two different wishes", hint="-C NAME, or -c for the last conversation")
+
+
+def wants_loop(request: RunRequest) -> bool:
+    """Whether this is the interactive prompt: asked for, or nothing to say on a terminal."""
+    return request.repl is not None or (not request.words and sys.stdin is not None and sys.stdin.isatty())
+
+
+def run(request: RunRequest, session: Session) -> int:
+    """One turn, or its plan; returns the exit status."""
+    text = prompt_text(request.words, sys.stdin, session.out)
+    chat = open_conversation(request, session)
+    if request.plan:
+        return show_plan(chat, text, session.out)
+    return one_turn(chat, text, request, session)
+
+
+def prompt_text(words: tuple[str, ...], stdin: TextIO | None, out: Output) -> str:
+    """The prompt: PROMPT, standard input where `-` or nothing stands, or both. Raises UsageProblem for an empty one."""
+    prompts = [word for word in words if word != "-"]
+    if len(prompts) > 1 or words.count("-") > 1:
+        raise UsageProblem(f"one PROMPT, not {len(prompts)}", hint="put the prompt in quotes")
+    if "-" not in words and prompts:
+        if waits(stdin):
+            out.warning("standard input is left alone: `-` would read it")
+        text = prompts[0]
+    else:
+        read = read_all(stdin)
+        text = "\n\n".join([read.rstrip("\n"), *prompts]) if read.strip() else "".join(prompts)
+    if not text.strip():
+        raise UsageProblem("the prompt is empty", hint='strata run "your question"')
+    return text
+
+
+def read_whole(path: str, flag: str) -> str:
+    """A file that was named on the command line, as text. Raises NotFound, UsageProblem."""
+    try:
+        data = read_bytes(Files(), Path(path), FILE_LIMIT_BYTES)
+    except OSError as error:
+        raise UsageProblem(f"{flag} {path}: {error.strerror}") from None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        raise UsageProblem(f"{flag} {path}: not UTF-8 text") from None
+
+
+def read_tools(path: str) -> tuple[Any, ...]:
+    """A JSON list of tools. Raises NotFound, UsageProblem."""
+    try:
+        value = json.loads(read_whole(path, "--tools"))
+    except ValueError as error:
+        raise UsageProblem(f"--tools {path}: not JSON: {error}") from None
+    if not isinstance(value, list):
+        raise UsageProblem(f"--tools {path}: not a list of tools")
+    return tuple(value)
+
+
+def read_all(stdin: TextIO | None) -> str:
+    """Standard input as text. Raises UsageProblem where it is not UTF-8."""
+    if stdin is None:
+        return ""
+    try:
+        return stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UsageProblem(f"standard input is not UTF-8 text: {error.reason} at byte {error.start:,}") from error
+
+
+def waits(stdin: TextIO | None) -> bool:
+    """Whether something that nobody asked for waits on standard input."""
+    try:
+        if stdin is None or stdin.isatty():
+            return False
+        descriptor = stdin.fileno()
+        facts = os.fstat(descriptor)
+        if stat.S_ISREG(facts.st_mode):
+            return facts.st_size > os.lseek(descriptor, 0, os.SEEK_CUR)
+        if not select.select([descriptor], [], [], 0)[0]:
+            return False
+        count = array.array("i", [0])
+        fcntl.ioctl(descriptor, termios.FIONREAD, count)
+        return count[0] > 0
+    except (OSError, ValueError):
+        return False
+
+
+def open_conversation(request: RunRequest, session: Session) -> Chat:
+    """The chat with the conversation that the command line means. Raises NotFound, Locked, ModelUnavailable."""
+    head, name = wanted_conversation(request, session)
+    chat = session.chat_for(head)
+    if name is not None and name in session.store.names():
+        chat.open(name)
+    elif name is not None:
+        chat.start(name)
+    system = request.system if request.system is not None else chat.system
+    tools = request.tools if request.tools is not None else chat.tools
+    chat.set_system(system, tools)
+    return chat
+
+
+def wanted_conversation(request: RunRequest, session: Session) -> tuple[Head | None, str | None]:
+    """The head, where there is one, and the name; neither for a new conversation."""
+    out, store = session.out, session.store
+    if request.continue_last:
+        head = session.newest()
+        out.note(f"continuing {head.name}: {head.title}")
+        return head, head.name
+    name = request.conversation
+    if name is None:
+        if (last := store.newest()) is not None and request.repl is None:
+            out.note(f"a new conversation; -c continues the last, {last.name}")
+        return None, None
+    names = store.names()
+    if name in names:
+        return session.head_of(name), name
+    hint = nearest(name, names)
+    if request.existing:
+        raise NotFound(f"there is no conversation {name}", hint=hint)
+    out.note(f"{name} is a new conversation" + (f"; {hint}" if hint.startswith("the nearest") else ""))
+    return None, name
+
+
+def one_turn(chat: Chat, text: str, request: RunRequest, session: Session) -> int:
+    """One turn, printed. Raises what a turn raises; an interrupted one ends with 130 or 143."""
+    out, stop = session.out, session.stop
+    with stop.deferring():
+        result = watched_turn(chat, text, request.reply, session, strict=request.strict)
+        chat.close_conversation()
+    session.close_chat()
+    data = turn_data(result, session.load_ms)
+    if out.reader_left and not stop.cancelled():
+        return 0
+    if stop.cancelled():
+        return (
+            out.fail(stop.status, data) if out.mode is Mode.JSON else out.finish(data, exit_code=stop.status.exit_code)
+        )
+    return out.finish(data)
+
+
+def watched_turn(chat: Chat, text: str, reply: ReplyOptions, session: Session, *, strict: bool = False) -> TurnResult:
+    """A turn with its answer streamed to stdout, a bar while the prompt is read, and signals as flags."""
+    out, stop = session.out, session.stop
+    with out.progress("reading", 1, "tokens") as update:
+
+        def progress(done: int, total: int) -> None:
+            update(done, total)
+
+        def show(piece: str) -> None:
+            update.close()
+            out.answer(piece)
+
+        watch = Watch(
+            show=show,
+            progress=progress,
+            cancelled=lambda: stop.cancelled() or out.reader_left,
+            hurried=stop.hurried,
+        )
+        return chat.turn(text, reply, watch, strict=strict)
+
+
+def show_plan(chat: Chat, text: str, out: Output) -> int:
+    """What the turn would keep, apply and read; nothing is done and nothing written."""
+    prompt, plan = chat.plan(text)
+    steps: list[dict[str, Any]] = [
+        {
+            "action": step.action,
+            "start": step.start,
+            "end": step.end,
+            "tokens": step.tokens,
+            "bytes": step.size_bytes,
+            "from": step.source,
+            "why": step.reason,
+        }
+        for step in plan.steps
+    ]
+    rows = [
+        [s["action"], f"{s['start']:,}-{s['end']:,}", f"{s['tokens']:,}", f"{s['bytes']:,}", s["from"], s["why"]]
+        for s in steps
+    ]
+    out.table(["what", "tokens from-to", "tokens", "bytes", "from", "why"], rows, right={2, 3})
+    chat.close()
+    return out.finish(
+        {
+            "plan": steps,
+            "tokens": {
+                "prompt": len(prompt.tokens),
+                "reused": plan.position,
+                "evaluated": len(prompt.tokens) - plan.position,
+            },
+        }
+    )

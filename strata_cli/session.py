@@ -1,0 +1,192 @@
+"""What a command needs to chat: the configuration, the directory, the loaded model, and the chat on top of them.
+
+Owns opening them in the right order and closing them. What a turn does is `conversation`, what is printed `output`.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+
+from .config import Config
+from .conversation import Chat, Notice, Policy
+from .engine import Engine, EngineOptions
+from .errors import Locked, NotFound, StrataError
+from .files import Files
+from .fingerprint import file_digest
+from .head import Head
+from .models import ModelChoice, choose_model, engine_options, options_to_json
+from .names import nearest
+from .output import Output
+from .signals import Stop
+from .store import Store
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the command line asks of the engine and of storing."""
+
+    model: str | None = None
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    save: bool = True
+
+
+class Session:
+    """One process's chat. `chat` loads the model when it is first needed."""
+
+    def __init__(
+        self,
+        config: Config,
+        store: Store,
+        out: Output,
+        stop: Stop,
+        wishes: Wishes,
+        *,
+        today: date,
+        now_ns: Callable[[], int],
+    ) -> None:
+        self.config, self.store, self.out, self.stop, self.wishes = config, store, out, stop, wishes
+        self._today, self._now_ns = today, now_ns
+        self._chat: Chat | None = None
+        self._loaded: tuple[ModelChoice, EngineOptions] | None = None
+        self.load_ms = 0.0
+
+    @property
+    def policy(self) -> Policy:
+        auto = self.config.settings.auto_sessions
+        return Policy(
+            save=self.wishes.save,
+            automatic=auto.enabled,
+            min_tokens=auto.min_tokens,
+            root_min_tokens=auto.root_min_tokens,
+        )
+
+    def say(self, notice: Notice) -> None:
+        """A chat's notice, where it belongs: a warning, a note, or a detail."""
+        if notice.warning:
+            self.out.warning(notice.text)
+        elif notice.code in ("restored", "saved", "conversation", "template"):
+            self.out.note(notice.text)
+        else:
+            self.out.detail(notice.text)
+
+    # -- which conversation
+
+    def head_of(self, name: str) -> Head | None:
+        """The head of a conversation, None where it has none or a bad one. Raises NotFound."""
+        if name not in self.store.names():
+            raise NotFound(f"there is no conversation {name}", hint=nearest(name, self.store.names()))
+        try:
+            return self.store.read_head(name)
+        except StrataError:
+            return None
+
+    def newest(self) -> Head:
+        """The conversation of the last completed turn. Raises NotFound, or Locked with the next candidate."""
+        heads = sorted(
+            (head for head in self.store.heads() if isinstance(head, Head)),
+            key=lambda head: head.last_turn,
+            reverse=True,
+        )
+        if not heads:
+            raise NotFound("there is no conversation to continue", hint="strata run PROMPT begins one")
+        holder = self.store.holder(heads[0].name)
+        if holder is not None:
+            following = f"the one before it: -C {heads[1].name}" if len(heads) > 1 else "strata run begins a new one"
+            raise Locked(f"{heads[0].name}, the last conversation, is held by {holder}", hint=following)
+        return heads[0]
+
+    # -- the chat
+
+    def chat_for(self, head: Head | None) -> Chat:
+        """The chat with the model that this conversation needs; another one is loaded where it differs."""
+        settings = self.config.settings
+        choice = choose_model(self.wishes.model, head, settings)
+        configured = frozenset(key for key in ("threads", "gpu_layers", "ctx_size") if self.config.is_set(key))
+        options = engine_options(self.wishes.engine, head, choice, settings, configured=configured)
+        if self._chat is not None and self._fits((choice, options)):
+            return self._chat
+        self.close_chat()
+        self._chat = self._open_chat(choice, options)
+        self._loaded = (choice, options)
+        return self._chat
+
+    def _fits(self, wanted: tuple[ModelChoice, EngineOptions]) -> bool:
+        """Whether the loaded engine serves: the same model and options, and a context that is large enough."""
+        assert self._loaded is not None and self._chat is not None
+        (choice, options), (loaded_choice, loaded_options) = wanted, self._loaded
+        room = options.ctx_size is None or options.ctx_size <= self._chat.engine.context_tokens
+        plain = (options.cache_type_k, options.cache_type_v, options.flash_attn, options.loras, options.rope_freq_base)
+        loaded = (
+            loaded_options.cache_type_k,
+            loaded_options.cache_type_v,
+            loaded_options.flash_attn,
+            loaded_options.loras,
+            loaded_options.rope_freq_base,
+        )
+        return choice.path == loaded_choice.path and plain == loaded and room
+
+    def _open_chat(self, choice: ModelChoice, options: EngineOptions) -> Chat:
+        begun = time.perf_counter()
+        if choice.origin != "flag" and choice.origin != "conversation":
+            self.out.note(f"model: {choice.path.name} ({choice.origin})")
+        engine, digest = self._load(choice.path, options)
+        self.load_ms = (time.perf_counter() - begun) * 1000
+        for note in engine.model.notes:
+            self.out.warning(note)
+        if engine.template.origin != "model":
+            self.out.warning(engine.template.origin)
+        return Chat(
+            engine,
+            self.store,
+            self.policy,
+            day=self._today,
+            say=self.say,
+            remembered_model={
+                "path": str(choice.path),
+                "weights": digest,
+                "description": engine.model.description,
+            },
+            remembered_options=options_to_json(options, engine.context_tokens),
+        )
+
+    def _load(self, path: Path, options: EngineOptions) -> tuple[Engine, str]:
+        from .llama_engine import check_gguf, load
+
+        check_gguf(path)
+        for adapter, _ in options.loras or ():
+            check_gguf(Path(adapter))
+        with self.stop.deferring():
+            digest = self._digest(path)
+            adapters = [self._digest(Path(adapter)) for adapter, _ in options.loras or ()]
+            with self.out.progress(f"loading {path.name}", 1000, "") as update:
+                engine = load(
+                    path,
+                    options,
+                    digest=digest,
+                    adapter_digests=adapters,
+                    log_path=self.config.places.state / "engine.log",
+                    progress=lambda share: update(int(share * 1000)),
+                    cancelled=self.stop.cancelled,
+                    echo=self.out.very_verbose,
+                )
+        if self.stop.cancelled():
+            engine.close()
+            self.stop.check()
+        return engine, digest
+
+    def _digest(self, path: Path) -> str:
+        """The file's digest, with a bar while it is hashed for the first time."""
+        with self.out.progress(f"reading {path.name} once, to know it again", path.stat().st_size, "bytes") as update:
+
+            def progress(done: int, _: int) -> None:
+                self.stop.check()
+                update(done)
+
+            return file_digest(path, self.config.places.cache, Files(), progress=progress, now_ns=self._now_ns())
+
+    def close_chat(self) -> None:
+        if self._chat is not None:
+            chat, self._chat = self._chat, None
+            chat.close()

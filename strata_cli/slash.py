@@ -1,0 +1,66 @@
+"""The slash commands of the loop: one table for help, completion and dispatch.
+
+Owns how a line becomes a command: whole words only, `//` for a slash of one's own. What a command does is in `repl`.
+"""
+
+import difflib
+from dataclasses import dataclass
+
+from .errors import UsageProblem
+
+
+@dataclass(frozen=True)
+class Slash:
+    """One command: its word, what it takes, one line of help."""
+
+    word: str
+    takes: str
+    help: str
+    aliases: tuple[str, ...] = ()
+
+
+COMMANDS = (
+    Slash("/help", "", "this list", ("/?",)),
+    Slash("/exit", "", "park what is held and leave (Ctrl-D)", ("/quit", "/bye")),
+    Slash("/new", "[NAME]", "begin another conversation; this one stays"),
+    Slash("/switch", "NAME", "continue another conversation"),
+    Slash("/list", "[--all]", "the conversations, newest first"),
+    Slash("/tokens", "", "what the context holds, and what the last turn reused"),
+)
+
+
+@dataclass(frozen=True)
+class Said:
+    """A line for the model."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Command:
+    """A line for strata: the canonical word, and the rest of the line as one string and as words."""
+
+    word: str
+    rest: str = ""
+    args: tuple[str, ...] = ()
+
+
+def find(word: str) -> Slash:
+    """The command of that name. Raises UsageProblem with the nearest one."""
+    for command in COMMANDS:
+        if word == command.word or word in command.aliases:
+            return command
+    known = [name for command in COMMANDS for name in (command.word, *command.aliases)]
+    close = difflib.get_close_matches(word, known, 1)
+    raise UsageProblem(f"there is no command {word}", hint=f"did you mean {close[0]}?" if close else "/help lists them")
+
+
+def read_line(line: str) -> Said | Command:
+    """A typed line. Only a one-line text can be a command; `//x` says `/x`. Raises UsageProblem for an unknown word."""
+    stripped = line.strip()
+    if stripped.startswith("//"):
+        return Said(line.replace("//", "/", 1))
+    if not stripped.startswith("/") or "\n" in stripped:
+        return Said(line)
+    word, _, rest = stripped.partition(" ")
+    return Command(find(word).word, rest.strip(), tuple(rest.split()))
