@@ -133,10 +133,9 @@ class StateFiles:
         Raises NotFound when it is gone, UsageProblem for a file that is no segment of this directory.
         """
         self._directory.prepare_state()
-        try:
-            inside = path.relative_to(self._directory.segments)
-        except ValueError:
-            raise UsageProblem(f"{str(path)!r} is no segment of this directory") from None
+        inside = f"{path.parent.name}/{path.name}"
+        if path != self.path(inside):
+            raise UsageProblem(f"{str(path)!a} is no segment of this directory")
         place = self._directory.quarantine / f"{path.parent.name}-{path.name}-{secrets.token_hex(4)}"
         if path.parent.is_symlink():
             raise StorageFailed(f"{str(path.parent)!r} is a symbolic link, and links are not followed")
@@ -145,7 +144,7 @@ class StateFiles:
             self._files.flush(place.parent)
         self._verified.pop(path, None)
         moment = iso_time(self._directory.now())
-        note = canonical_json({"file": str(inside), "why": why, "time": moment}) + b"\n"
+        note = canonical_json({"file": inside, "why": why, "time": moment}) + b"\n"
         write_new(self._files, self._directory.state_tmp, place.with_name(place.name + ".why"), [note], len(note))
         return place
 
