@@ -233,7 +233,7 @@ def write_new(files: Files, tmp_folder: Path, target: Path, blocks: Sequence[Buf
     The temporary lies in `tmp_folder`, on the file system of `target`. A failure removes it and nothing else.
     """
     temporary = tmp_folder / f"{os.getpid()}-{secrets.token_hex(8)}.tmp"
-    with storage_errors(target, f"write {total_bytes} bytes to"):
+    with _room_told(tmp_folder, total_bytes), storage_errors(target, "write"):
         fd = files.create(temporary, total_bytes)
         try:
             _fill(files, fd, blocks, total_bytes)
@@ -245,6 +245,17 @@ def write_new(files: Files, tmp_folder: Path, target: Path, blocks: Sequence[Buf
             raise
         files.flush(target.parent)
     return total_bytes
+
+
+@contextmanager
+def _room_told(folder: Path, needed_bytes: int) -> Iterator[None]:
+    """Say how much was needed and how much there was, where there was no room."""
+    try:
+        yield
+    except DiskFull as error:
+        facts = os.statvfs(folder)
+        room = f"needed {needed_bytes} bytes, had {facts.f_bavail * facts.f_frsize}"
+        raise DiskFull(f"{error.message}: {room}", hint=error.hint) from error
 
 
 def _fill(files: Files, fd: int, blocks: Sequence[Buffer], total_bytes: int) -> None:

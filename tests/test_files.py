@@ -106,9 +106,7 @@ def test_write_new_is_reserved_flushed_and_renamed_in_this_order(tmp_path: Path)
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EACCES])
 @pytest.mark.parametrize("at", range(7))
-def test_a_write_that_fails_anywhere_leaves_the_old_file_and_no_temporary(
-    tmp_path: Path, code: int, at: int
-) -> None:
+def test_a_write_that_fails_anywhere_leaves_the_old_file_and_no_temporary(tmp_path: Path, code: int, at: int) -> None:
     target = tmp_path / "target"
     write_new(Files(), tmp_path, target, [b"old"], 3)
     (tmp_path / "1234-other.tmp").write_bytes(b"another writer's")
@@ -128,7 +126,7 @@ def test_a_size_limit_is_an_error_before_a_byte_is_written(tmp_path: Path) -> No
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     files = CountingFiles()
     try:
-        with pytest.raises(DiskFull):
+        with pytest.raises(DiskFull, match="needed 8192 bytes, had [0-9]+$"):
             write_new(files, tmp_path, tmp_path / "a", [bytes(8192)], 8192)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
