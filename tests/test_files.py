@@ -126,7 +126,7 @@ def test_a_size_limit_is_an_error_before_a_byte_is_written(tmp_path: Path) -> No
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
     files = CountingFiles()
     try:
-        with pytest.raises(DiskFull, match="needed 8192 bytes, had [0-9]+$"):
+        with pytest.raises(DiskFull, match=r"needed 8192 bytes, had [0-9]+$"):
             write_new(files, tmp_path, tmp_path / "a", [bytes(8192)], 8192)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
