@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from .errors import Bad, Refused
-from .identity import Json, canonical_json, parse_json
+from .identity import Json, checked_json, has_check, parse_json
 
 HEAD_VERSION = 1
 TITLE_CHARS = 60
@@ -78,13 +78,13 @@ def title_of(first_user_text: str) -> str:
 
 
 def encode_head(head: Head) -> bytes:
-    """The head's file: canonical JSON and a newline."""
+    """The head's file: canonical JSON that ends in a check, and a newline."""
     value = dict(head.extra)
     value |= {name: getattr(head, name) for name in _plain_names()}
     value |= {name: dict(value[name]) for name in ("model", "engine", "template")}
     value["pins"] = list(head.pins)
     value["states"] = _states_as_json(head.states)
-    return canonical_json(value) + b"\n"
+    return checked_json(value) + b"\n"
 
 
 @cache
@@ -149,7 +149,8 @@ def parse_head(data: bytes, name: str) -> Head:
     if version != HEAD_VERSION:
         hint = "install the strata version that wrote it"
         raise Refused(f"head of {name!r}: written in format {version}; this strata reads {HEAD_VERSION}", hint=hint)
-    why = _fault(value)
+    why = _fault(value) if has_check(data[:-1]) and data[-1:] == b"\n" else "its check fails"
+    value.pop("check", None)
     if why:
         raise Bad(f"head of {name!r}: {why}")
     return _head(value, name)

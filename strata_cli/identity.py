@@ -18,6 +18,7 @@ from .errors import Bad
 
 Json = Any
 PREFIX_HASH_CHARS = 32
+CHECK_BYTES = len(b',"check":"0123456789abcdef"}')
 
 
 def canonical_json(value: Json) -> bytes:
@@ -30,6 +31,22 @@ def canonical_json(value: Json) -> bytes:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise Bad(f"a value cannot be written as JSON: {error}") from error
+
+
+def checked_json(value: Mapping[str, Json]) -> bytes:
+    """The canonical JSON of an object with a last key `check`: 16 hex digits of the blake3 of the text without it."""
+    body = canonical_json(value)
+    return body[:-1] + b',"check":"' + _check_of(body) + b'"}'
+
+
+def has_check(data: bytes) -> bool:
+    """Whether `data` is what `checked_json` made: no bit of it has changed."""
+    head, found, tail = data[:-CHECK_BYTES], data[-CHECK_BYTES : -CHECK_BYTES + 10], data[-CHECK_BYTES + 10 : -2]
+    return found == b',"check":"' and data[-2:] == b'"}' and _check_of(head + b"}") == tail
+
+
+def _check_of(body: bytes) -> bytes:
+    return blake3(body).hexdigest(length=8).encode()
 
 
 def parse_json(data: bytes | str, what: str) -> Json:

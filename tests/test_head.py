@@ -9,6 +9,12 @@ from hypothesis import strategies as st
 
 from strata_cli.errors import Bad, Refused, StrataError
 from strata_cli.head import Head, SegmentRef, StateRef, encode_head, parse_head, title_of
+from strata_cli.identity import checked_json
+
+def signed(value: dict[str, object]) -> bytes:
+    """A head's bytes with a check that fits, whatever it says."""
+    return checked_json({name: each for name, each in value.items() if name != "check"}) + b"\n"
+
 
 NOW = "2026-01-01T00:00:00.000001Z"
 A, B = "a" * 32, "b" * 32
@@ -53,18 +59,18 @@ def test_least_head_and_the_files_own_name() -> None:
 
 def test_unknown_keys_are_kept() -> None:
     value = json.loads(encode_head(HEAD)) | {"later": {"a": 1}}
-    again = parse_head(json.dumps(value).encode(), "notes")
+    again = parse_head(signed(value), "notes")
     assert again.extra == {"mood": [1], "later": {"a": 1}}
-    assert json.loads(encode_head(again)) == value
+    assert encode_head(again) == signed(value)
 
 
 def test_another_format_is_refused_and_not_bad() -> None:
     value = json.loads(encode_head(HEAD)) | {"version": 2}
     with pytest.raises(Refused, match="format 2"):
-        parse_head(json.dumps(value).encode(), "notes")
+        parse_head(signed(value), "notes")
 
 
-@pytest.mark.parametrize("name", sorted({*json.loads(encode_head(HEAD))} - {"name", "mood"}))
+@pytest.mark.parametrize("name", sorted({*json.loads(encode_head(HEAD))} - {"name", "mood", "check"}))
 @pytest.mark.parametrize("wrong", [None, "x", -1, 1.5, [], {}, True, [[]], {"a": 1}, [None], 10**400], ids=repr)
 def test_wrong_types_are_bad(name: str, wrong: object) -> None:
     value = json.loads(encode_head(HEAD))
@@ -72,7 +78,7 @@ def test_wrong_types_are_bad(name: str, wrong: object) -> None:
         wrong = None
     if name == "states" and wrong == {}:
         wrong = {"a": {}}
-    data = json.dumps(value | {name: wrong}).encode()
+    data = signed(value | {name: wrong})
     with pytest.raises(Bad, match="'notes'"):
         parse_head(data, "notes")
 
@@ -108,7 +114,7 @@ def test_a_malformed_segment_is_bad(row: object) -> None:
     value = json.loads(encode_head(HEAD))
     value["states"]["0" * 64]["segments"].append(row)
     with pytest.raises(Bad, match="segments"):
-        parse_head(json.dumps(value).encode(), "notes")
+        parse_head(signed(value), "notes")
 
 
 @given(st.binary(max_size=100), st.integers(0, 2000), st.integers(0, 2000))
@@ -120,6 +126,18 @@ def test_any_bytes_raise_nothing_else(patch: bytes, at: int, cut: int) -> None:
             encode_head(parse_head(head, "notes"))
         except StrataError:
             continue
+
+
+def test_every_flipped_bit_of_a_head_is_noticed() -> None:
+    data = encode_head(HEAD)
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        with pytest.raises((Bad, Refused)):
+            parse_head(bytes(flipped), "notes")
+    for size in range(len(data)):
+        with pytest.raises(Bad):
+            parse_head(data[:size], "notes")
 
 
 def test_titles_are_harmless() -> None:
