@@ -135,6 +135,8 @@ class Chat:
         self.close_conversation()
         self.opened = opened
         self._system, self._tools = opened.system, opened.tools
+        if opened.head_fault:
+            self.say(Notice("head", f"{opened.head_fault}; it is written anew", warning=True))
         for bad in opened.log.bad:
             self.say(Notice("log", f"{name}: line {bad.number} of the text cannot be used: {bad.why}", warning=True))
 

@@ -131,6 +131,7 @@ class Parker:
             "reason": reason,
             "engine": engine.model.build,
             "tokenizer": engine.vocabulary.digest,
+            "window_tokens": engine.memory.window_tokens,
             "written": self._now(),
         }
         draft = Draft(kind, start, end, hashes[start], hashes[end], tokens[start:end], metadata)
