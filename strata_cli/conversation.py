@@ -137,6 +137,8 @@ class Chat:
         self._system, self._tools = opened.system, opened.tools
         if opened.head_fault:
             self.say(Notice("head", f"{opened.head_fault}; it is written anew", warning=True))
+        if opened.lost_lines:
+            self.say(Notice("log", f"{name}: the last {opened.lost_lines} lines of the text are gone", warning=True))
         for bad in opened.log.bad:
             self.say(Notice("log", f"{name}: line {bad.number} of the text cannot be used: {bad.why}", warning=True))
 
@@ -451,6 +453,7 @@ class Chat:
             engine=self.remembered_options,
             turns=sum(1 for line in branch if (line.message or {}).get("role") == "user"),
             tokens=len(opened.log.tokens()),
+            lines=opened.log.next_id - 1,
             states=states,
         )
         try:
