@@ -51,7 +51,8 @@ class Head:
 
     Times are ISO-8601 UTC; `last_turn` is "" before the first completed turn. `pins` are token positions,
     `tokens` is the length of the current branch, `lines` the last id that its text had. `states` maps an identity
-    digest (64 hex digits) to what is stored under it. `extra` holds keys of other versions, which are written back as they came.
+    digest (64 hex digits) to what is stored under it. `extra` holds keys of other versions, which are written back
+    as they came.
     """
 
     name: str
