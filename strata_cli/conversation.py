@@ -13,8 +13,10 @@ from typing import Any
 
 from .engine import Cancelled, Engine
 from .errors import Bad, NoRoom, Refused, StorageFailed, StrataError
+from .foreign import Foreign, also_foreign, foreign_of, honest, with_foreign
 from .head import StateRef
 from .identity import differences
+from .log import Line
 from .match import boundaries
 from .opened import Opened, open_automatic, open_named
 from .park import Chain, Parked, Parker
@@ -112,6 +114,7 @@ class Chat:
         self.prompter = Prompter(engine.vocabulary, engine.template)
         self._parker = Parker(engine, store, store.clock)
         self._chain = Chain()
+        self._foreign_for: str | None = None  # the conversation for which state from elsewhere is in the engine
         self.opened: Opened | None = None
         self._system: str | None = None
         self._tools: Sequence[Any] | None = None
@@ -228,8 +231,22 @@ class Chat:
         digest = self.engine.vocabulary.digest
         for line in self.opened.answered if self.opened else ():
             sampled = line.message is not None and line.message.get("role") == "assistant" and line.tokenizer == digest
-            entries.append(Entry(line.message or {}, line.tokens if sampled else None))
+            entries.append(Entry(line.message or {}, line.tokens if sampled and self._believes(line) else None))
         return entries
+
+    @property
+    def _foreign(self) -> Foreign:
+        return foreign_of(self.opened.head if self.opened else None)
+
+    def _believes(self, line: Line) -> bool:
+        """Token ids that came with a file count only as far as they say the text that came with them (B16)."""
+        if not self._foreign.covers(line.id):
+            return True
+        vocabulary, tokens = self.engine.vocabulary, line.tokens
+        if any(token >= len(vocabulary) for token in tokens):
+            return False
+        specials = [vocabulary.is_special(token) or vocabulary.is_end(token) for token in tokens]
+        return honest([vocabulary.piece(token) for token in tokens], specials, content_text(line.message or {}))
 
     @property
     def _conversation_day(self) -> date:
@@ -287,7 +304,8 @@ class Chat:
 
     def _plan(self, prompt: Prompt, exclude: frozenset[Path]) -> RestorePlan:
         limit = len(prompt.tokens) - 1
-        agrees = min(common(self.engine.tokens, prompt.tokens), limit)
+        mine = self._foreign_for in (None, self.name)
+        agrees = min(common(self.engine.tokens, prompt.tokens), limit) if mine else 0
         live = Live(agrees, agrees if self.engine.can_cut(agrees) else 0)
         stored = boundaries(
             self.store, self.engine.identity.digest, prompt.tokens, self.engine.memory, limit, exclude=exclude
@@ -302,13 +320,16 @@ class Chat:
             plan = self._plan(prompt, exclude)
             watch.planned(plan)
             try:
-                restored = execute(plan, self.engine, self.store)
+                restored = execute(plan, self.engine, self.store, self._foreign.files)
             except CannotApply as error:
                 exclude |= set(error.paths)
                 account.failures.append(NotReused(error.reason, error.message, plan.position))
                 self._set_aside(error)
                 continue
-            self._chain = self._chain.cut(plan.keep if plan.uses else plan.position)
+            kept = plan.keep if plan.uses else plan.position
+            self._foreign_for = self.name if restored.foreign else self._foreign_for if kept else None
+            self._parker.own = self._foreign_for is None
+            self._chain = self._chain.cut(kept)
             self._chain = self._chain.plus(restored.rows, restored.parts)
             return plan, restored
 
@@ -447,6 +468,9 @@ class Chat:
             identity = self.engine.identity
             tokens = self._chain.rows_end if self.engine.memory.has_rows else self._chain.parts_end
             states[identity.digest.hex()] = StateRef(identity.fields(), self._chain.rows, self._chain.parts, tokens)
+        if self._foreign_for is not None:
+            foreign = also_foreign(self._foreign, self.store, (*self._chain.rows, *self._chain.parts))
+            head = replace(head, extra=with_foreign(head.extra, foreign))
         head = replace(
             head,
             model=self.remembered_model,

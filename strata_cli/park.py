@@ -74,6 +74,7 @@ class Parker:
 
     def __init__(self, engine: Engine, store: Store, now: Callable[[], str]) -> None:
         self._engine, self._store, self._now = engine, store, now
+        self.own = True  # False while the engine holds state from elsewhere: what follows from it is foreign too
 
     def park(self, chain: Chain, reason: str, *, rows: bool = True, end: int | None = None) -> tuple[Chain, Parked]:
         """Store what lies between the chain's end and where the engine stands.
@@ -135,7 +136,7 @@ class Parker:
             "written": self._now(),
         }
         draft = Draft(kind, start, end, hashes[start], hashes[end], tokens[start:end], metadata)
-        return self._store.write_segment(draft, payload)
+        return self._store.write_segment(draft, payload, own=self.own)
 
 
 def _counted(done: Parked, tokens: int, written: int) -> Parked:

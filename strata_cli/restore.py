@@ -7,7 +7,7 @@ file is verified before the engine is touched.
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +15,10 @@ from .engine import Engine, EngineFailed, Memory, Rebuild
 from .errors import Bad, NotFound, Refused, StorageFailed, StrataError
 from .head import SegmentRef
 from .match import Boundary, Use
-from .segment import SegmentFile
+from .segment import Kind, SegmentFile
 from .store import Store
+
+NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -123,22 +125,28 @@ class Restored:
     ms: float
     rows: tuple[SegmentRef, ...]
     parts: tuple[SegmentRef, ...]
+    foreign: bool = False
 
 
-def execute(plan: RestorePlan, engine: Engine, store: Store) -> Restored:
-    """Verify every file, then touch the engine. Raises CannotApply."""
+def execute(plan: RestorePlan, engine: Engine, store: Store, foreign: Mapping[str, str] = NOTHING) -> Restored:
+    """Verify every file, then touch the engine. Raises CannotApply.
+
+    `foreign`: files from elsewhere that came with this very conversation, and their digests (hex).
+    """
     started = time.perf_counter()
     with contextlib.ExitStack() as opened:
-        rows = [_verified(use, plan, engine, store, opened) for use in plan.rows]
-        parts = [_verified(use, plan, engine, store, opened) for use in plan.parts]
+        rows = [_verified(use, plan, engine, store, opened, foreign) for use in plan.rows]
+        parts = [_verified(use, plan, engine, store, opened, foreign) for use in plan.parts]
         if plan.uses or plan.position < len(engine.tokens):
             _touch(plan, engine, rows, parts)
+        from_elsewhere = any(not file.own for file in (*rows, *parts))
     return Restored(
         segments=len(plan.uses),
         size_bytes=sum(use.child.bytes for use in plan.uses),
         ms=(time.perf_counter() - started) * 1000,
         rows=tuple(_reference(use) for use in plan.rows if use.end <= plan.position),
         parts=tuple(_reference(use) for use in plan.parts),
+        foreign=from_elsewhere,
     )
 
 
@@ -153,11 +161,21 @@ def _touch(plan: RestorePlan, engine: Engine, rows: Sequence[SegmentFile], parts
         raise CannotApply(tuple(use.child.path for use in plan.uses), "bad", error) from error
 
 
-def _verified(use: Use, plan: RestorePlan, engine: Engine, store: Store, opened: contextlib.ExitStack) -> SegmentFile:
+def _verified(
+    use: Use,
+    plan: RestorePlan,
+    engine: Engine,
+    store: Store,
+    opened: contextlib.ExitStack,
+    foreign: Mapping[str, str],
+) -> SegmentFile:
     path = use.child.path
     try:
+        refuse_foreign(use, store, foreign)
         file = opened.enter_context(store.verified(path))
         check_meaning(file, use, plan.tokens, engine)
+        if not file.own:
+            check_structure(file, engine)
     except NotFound as error:
         raise CannotApply((path,), "missing", error) from error
     except Bad as error:
@@ -168,16 +186,28 @@ def _verified(use: Use, plan: RestorePlan, engine: Engine, store: Store, opened:
 
 
 def check_meaning(file: SegmentFile, use: Use, tokens: Sequence[int], engine: Engine) -> None:
-    """Intact bytes are not enough: they must be these tokens' state, under this identity, from this directory."""
+    """Intact bytes are not enough: they must be these tokens' state, under this identity."""
     if (file.header.start, file.header.end, file.header.kind) != (use.start, use.end, use.child.kind):
         raise Bad(f"{use.child.path.name}: holds other tokens than its place says")
     if file.metadata.get("identity") != engine.identity.digest.hex():
         raise Refused(f"{use.child.path.name}: made by another model or configuration", reason="identity")
-    if not file.own:
-        raise Refused(f"{use.child.path.name}: comes from another directory", reason="foreign")
     wanted = tokens[use.start : use.end]
     if list(file.tokens()[: len(wanted)]) != list(wanted) and use.end <= len(tokens):
         raise Bad(f"{use.child.path.name}: holds the state of other tokens")
+
+
+def refuse_foreign(use: Use, store: Store, foreign: Mapping[str, str]) -> None:
+    """Before anything is hashed: a file without this directory's seal serves only the conversation that names it."""
+    with store.open_segment(use.child.path) as file:
+        named = foreign.get(_reference(use).file)
+        if not file.sealed_by(store.key) and named != file.digest().hex():
+            raise Refused(f"{use.child.path.name}: comes from another directory", reason="foreign")
+
+
+def check_structure(file: SegmentFile, engine: Engine) -> None:
+    """A digest proves that bytes are unchanged, not who made them: llama.cpp must not trust their counts."""
+    with file.payload as state:
+        engine.check_state(state, file.header.start, file.header.end, part=file.header.kind is Kind.PART)
 
 
 def _reference(use: Use) -> SegmentRef:
