@@ -354,7 +354,7 @@ class Chat:
             return replace(account.failures[0], at_token=plan.position)
         missing = f"tokens {plan.position:,} to {len(known):,}"
         if stands >= len(known) - 1 or plan.position < stands:
-            if other := self._other_identity():
+            if other := self._other_identity(plan.position):
                 return NotReused("identity", f"{missing} were stored under another identity: {other}", plan.position)
             if len(known) < self.policy.min_tokens:
                 why = f"{missing} are fewer than min_tokens ({self.policy.min_tokens:,}): nothing was stored"
@@ -366,13 +366,17 @@ class Chat:
             return NotReused("rewritten", f"the prompt leaves what was read at token {stands:,}", stands)
         return NotReused("missing", f"{missing} are not stored", plan.position)
 
-    def _other_identity(self) -> str:
-        head = self.opened.head if self.opened else None
-        current = self.engine.identity
-        if head is None or not head.states or current.digest.hex() in head.states:
+    def _other_identity(self, position: int) -> str:
+        """How the identity that stored more than `position` differs from this engine's; "" where none did."""
+        head, current = self.opened.head if self.opened else None, self.engine.identity
+        others = [state for digest, state in (head.states if head else {}).items() if digest != current.digest.hex()]
+        saved = max(others, key=lambda state: state.tokens, default=None)
+        if saved is None or saved.tokens <= position:
             return ""
-        saved = max(head.states.values(), key=lambda state: state.tokens)
-        return "; ".join(str(each) for each in differences(saved.identity, current.fields()))
+        found = differences(saved.identity, current.fields())
+        remedies = [each.remedy for each in found if each.remedy]
+        back = f" (it would match with: {' '.join(remedies)})" if len(remedies) == len(found) else ""
+        return "; ".join(str(each) for each in found) + back
 
     def _tell(self, plan: RestorePlan, restored: Restored, not_reused: NotReused | None, known: Sequence[int]) -> None:
         if plan.uses:
