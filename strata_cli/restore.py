@@ -173,7 +173,7 @@ def _verified(
     try:
         refuse_foreign(use, store, foreign)
         file = opened.enter_context(store.verified(path))
-        check_meaning(file, use, plan.tokens, engine)
+        check_meaning(file, use, plan.tokens[: plan.position], engine)
         if not file.own:
             check_structure(file, engine)
     except NotFound as error:
@@ -192,7 +192,7 @@ def check_meaning(file: SegmentFile, use: Use, tokens: Sequence[int], engine: En
     if file.metadata.get("identity") != engine.identity.digest.hex():
         raise Refused(f"{use.child.path.name}: made by another model or configuration", reason="identity")
     wanted = tokens[use.start : use.end]
-    if list(file.tokens()[: len(wanted)]) != list(wanted) and use.end <= len(tokens):
+    if list(file.tokens()[: len(wanted)]) != list(wanted):
         raise Bad(f"{use.child.path.name}: holds the state of other tokens")
 
 
