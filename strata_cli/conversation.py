@@ -23,6 +23,7 @@ from .park import Chain, Parked, Parker
 from .prompt import Entry, Prompt, Prompter, common, content_text
 from .reply import Reply, ReplyOptions, write_reply
 from .restore import CannotApply, Live, Restored, RestorePlan, execute, plan_restore
+from .sizes import format_bytes
 from .store import Store
 
 STRICT_CODES = {"bad", "identity", "foreign", "io", "permission", "no_room", "window"}
@@ -430,6 +431,10 @@ class Chat:
             self.say(Notice("text", f"the reply is not stored yet: {error.message}", warning=True))
         parked = parked.plus(Parked(skipped="failed") if watch.hurried() else self._park_reply(prompt))
         self._write_head(account, turn_done=True)
+        if parked.segments:
+            size = format_bytes(parked.bytes_written)
+            text = f"saved {parked.tokens:,} tokens ({size}) to {self.name} in {parked.ms:.0f} ms"
+            self.say(Notice("saved", text))
         return parked
 
     def _park_reply(self, prompt: Prompt) -> Parked:
