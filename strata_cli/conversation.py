@@ -18,7 +18,7 @@ from .head import StateRef
 from .identity import differences
 from .log import Line
 from .match import boundaries
-from .opened import Opened, open_automatic, open_named
+from .opened import GIVEN, Opened, open_automatic, open_named, role
 from .park import Chain, Parked, Parker
 from .prompt import Entry, Prompt, Prompter, common, content_text
 from .reply import Reply, ReplyOptions, write_reply
@@ -27,6 +27,7 @@ from .sizes import format_bytes
 from .store import Store
 
 STRICT_CODES = {"bad", "identity", "foreign", "io", "permission", "no_room", "window"}
+Said = str | Mapping[str, Any]  # a user's text, or a whole message
 NEVER: Callable[[], bool] = lambda: False  # noqa: E731
 
 
@@ -169,18 +170,21 @@ class Chat:
 
     # -- a turn
 
-    def prompt_for(self, text: str) -> Prompt:
+    def prompt_for(self, text: Said) -> Prompt:
         """The prompt of the next turn. Raises Refused where the template cannot say it."""
         return self.prompter.build([*self._entries(), Entry(user(text))], tools=self._tools, day=self._conversation_day)
 
-    def plan(self, text: str) -> tuple[Prompt, RestorePlan]:
+    def plan(self, text: Said) -> tuple[Prompt, RestorePlan]:
         """What a turn would keep, apply and read. Touches nothing."""
         prompt = self.prompt_for(text)
         with self.store.shared():
             return prompt, self._plan(prompt, exclude=frozenset())
 
-    def turn(self, text: str, options: ReplyOptions, watch: Watch, *, strict: bool = False) -> TurnResult:
-        """Say `text` and get the reply. Raises NoRoom before anything is written where it does not fit."""
+    def turn(self, text: Said, options: ReplyOptions, watch: Watch, *, strict: bool = False) -> TurnResult:
+        """Say `text`, or a message of another role, and get the reply.
+
+        Raises NoRoom before anything is written where it does not fit.
+        """
         prompt = self.prompt_for(text)
         self._check_fits(prompt)
         account = Account()
@@ -224,6 +228,38 @@ class Chat:
             raise reply.failed
         return result
 
+    # -- messages that come as history
+
+    def give(self, messages: Sequence[Mapping[str, Any]], *, after: int | None = None, back: bool = False) -> None:
+        """Take messages as said, without asking for replies. With `back` they follow line `after`, not the last one.
+
+        Raises StorageFailed.
+        """
+        self._open_for(next((m for m in messages if m.get("role") == "user"), ""))
+        opened = self.opened
+        assert opened is not None
+        if back and opened.log.tip != after:
+            opened.append(parent=after, kind="back")
+        for message in messages:
+            parent = opened.answered[-1].id if opened.answered else None
+            opened.append(parent=parent, kind="message", message=dict(message), marks=(GIVEN,))
+
+    def absorb(self, watch: Watch) -> tuple[Prompt, RestorePlan, Parked]:
+        """Read the conversation as it stands and park it, whatever its length, without asking for a reply.
+
+        Raises NoRoom, Cancelled, StorageFailed.
+        """
+        whole = self.prompter.build(self._entries(), tools=self._tools, day=self._conversation_day)
+        prompt = replace(whole, tokens=whole.tokens[: whole.boundary], root=min(whole.root, whole.boundary))
+        self._check_fits(prompt)
+        account, self.policy = Account(), replace(self.policy, min_tokens=0, automatic=True)
+        self._write_setup(account)
+        with self.store.shared():
+            plan, _ = self._restore(prompt, watch, account)
+            parked = self._read_prompt(prompt, plan.position, watch).plus(self._park("asked"))
+            self._write_head(account, turn_done=True, tokens=len(prompt.tokens))
+        return prompt, plan, replace(parked, bytes_written=parked.bytes_written + account.bytes_written)
+
     # -- the steps of a turn
 
     def _entries(self) -> list[Entry]:
@@ -231,7 +267,7 @@ class Chat:
         entries = [Entry({"role": "system", "content": self._system})] if self._system else []
         digest = self.engine.vocabulary.digest
         for line in self.opened.answered if self.opened else ():
-            sampled = line.message is not None and line.message.get("role") == "assistant" and line.tokenizer == digest
+            sampled = role(line) == "assistant" and line.tokenizer == digest and GIVEN not in line.marks
             entries.append(Entry(line.message or {}, line.tokens if sampled and self._believes(line) else None))
         return entries
 
@@ -269,25 +305,20 @@ class Chat:
                 hint=f"--ctx-size {size + 1024}",
             )
 
-    def _open_for(self, text: str) -> None:
+    def _open_for(self, text: Said) -> None:
         if self.opened is not None:
             return
         if self.policy.save and self.policy.automatic:
-            self.opened = open_automatic(self.store, text)
+            self.opened = open_automatic(self.store, content_text(user(text)))
         else:
             self.opened = Opened(self.store, None)
 
-    def _write_user_line(self, text: str, prompt: Prompt, account: Account) -> None:
+    def _write_user_line(self, text: Said, prompt: Prompt, account: Account) -> None:
         opened = self.opened
         assert opened is not None
-        setup: dict[str, Any] = {"date": self._conversation_day.isoformat(), "template": self.engine.template.origin}
-        setup |= {"system": self._system} if self._system else {}
-        setup |= {"tools": self._tools} if self._tools else {}
-        parent = opened.answered[-1].id if opened.answered else None
-        if dict(opened.setup) != setup:
-            account.bytes_written += opened.append(parent=parent, kind="setup", settings=setup)
+        parent = self._write_setup(account)
         waiting = opened.unanswered
-        same = waiting is not None and content_text(waiting.message or {}) == text
+        same = waiting is not None and dict(waiting.message or {}) == user(text)
         if same and waiting is not None and opened.log.tokens(waiting.id) == prompt.tokens:
             return
         if prompt.notes:
@@ -298,6 +329,18 @@ class Chat:
             message=user(text),
             **self._token_fields(opened.log.tokens(parent) if parent is not None else (), prompt.tokens),
         )
+
+    def _write_setup(self, account: Account) -> int | None:
+        """The settings of the turns to come, where they are new; returns the line that they hang from."""
+        opened = self.opened
+        assert opened is not None
+        setup: dict[str, Any] = {"date": self._conversation_day.isoformat(), "template": self.engine.template.origin}
+        setup |= {"system": self._system} if self._system else {}
+        setup |= {"tools": self._tools} if self._tools else {}
+        parent = opened.answered[-1].id if opened.answered else None
+        if dict(opened.setup) != setup:
+            account.bytes_written += opened.append(parent=parent, kind="setup", settings=setup)
+        return parent
 
     def _token_fields(self, before: Sequence[int], after: Sequence[int]) -> dict[str, Any]:
         start = common(before, after)
@@ -465,7 +508,7 @@ class Chat:
     def _stores_state(self) -> bool:
         return self.policy.save and self.policy.automatic and self.opened is not None and self.opened.keeps
 
-    def _write_head(self, account: Account, *, turn_done: bool) -> None:
+    def _write_head(self, account: Account, *, turn_done: bool, tokens: int = 0) -> None:
         """Name the files that the conversation stands on. A head that cannot be written costs reading time."""
         opened = self.opened
         if opened is None or not opened.keeps:
@@ -485,7 +528,7 @@ class Chat:
             model=self.remembered_model,
             engine=self.remembered_options,
             turns=sum(1 for line in branch if (line.message or {}).get("role") == "user"),
-            tokens=len(opened.log.tokens()),
+            tokens=tokens or len(opened.log.tokens()),
             lines=opened.log.next_id - 1,
             states=states,
         )
@@ -498,8 +541,8 @@ class Chat:
             self.say(Notice("head", f"the head is not written: {error.message}", warning=True))
 
 
-def user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
+def user(said: Said) -> dict[str, Any]:
+    return {"role": "user", "content": said} if isinstance(said, str) else dict(said)
 
 
 def strict_error(not_reused: NotReused) -> StrataError:

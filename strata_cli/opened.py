@@ -17,6 +17,8 @@ from .names import automatic_name, check_name, is_automatic, key_of, same_but_fo
 from .prompt import content_text
 from .store import Store
 
+GIVEN = "given"  # the mark of a message that came as history (`--messages`): nobody waits for its reply
+
 
 @dataclass
 class Opened:
@@ -67,7 +69,8 @@ class Opened:
     def unanswered(self) -> Line | None:
         """A user's line at the end that never got its reply."""
         branch = self.branch
-        return branch[-1] if branch and role(branch[-1]) != "assistant" else None
+        waits = branch and role(branch[-1]) != "assistant" and GIVEN not in branch[-1].marks
+        return branch[-1] if waits else None
 
     @property
     def answered(self) -> tuple[Line, ...]:
