@@ -12,19 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from .engine import Cancelled, Engine
-from .errors import Bad, NoRoom, Refused, StorageFailed, StrataError
+from .errors import Bad, BelowFloor, NoRoom, Refused, StorageFailed, StrataError, UsageProblem
 from .foreign import Foreign, also_foreign, foreign_of, honest, with_foreign
+from .graft import graft
 from .head import StateRef
 from .identity import differences
-from .log import Line
+from .log import Line, Log
 from .match import boundaries
-from .opened import GIVEN, Opened, open_automatic, open_named, role
+from .opened import GIVEN, Opened, day_of, open_automatic, open_named, role
 from .park import Chain, Parked, Parker
 from .prompt import Entry, Prompt, Prompter, common, content_text
 from .reply import Reply, ReplyOptions, write_reply
 from .restore import CannotApply, Live, Restored, RestorePlan, execute, plan_restore
 from .sizes import format_bytes
 from .store import Store
+from .worthwhile import Limits, worthwhile
 
 STRICT_CODES = {"bad", "identity", "foreign", "io", "permission", "no_room", "window"}
 Said = str | Mapping[str, Any]  # a user's text, or a whole message
@@ -39,6 +41,8 @@ class Policy:
     automatic: bool = True
     min_tokens: int = 512
     root_min_tokens: int = 256
+    n_min_tokens: int = 0
+    similarity: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -112,7 +116,9 @@ class Chat:
     ) -> None:
         self.engine, self.store, self.policy, self.say = engine, store, policy, say
         self.remembered_model, self.remembered_options = remembered_model, remembered_options
-        self._day = day
+        self._today = self._day = day
+        self.make_room: Callable[[int], bool] = lambda _: False
+        self.root_tokens = 0  # the root of the open conversation's last prompt; 0 where it is too short to keep
         self.prompter = Prompter(engine.vocabulary, engine.template)
         self._parker = Parker(engine, store, store.clock)
         self._chain = Chain()
@@ -133,6 +139,20 @@ class Chat:
         if name is not None:
             self.opened = open_named(self.store, name, create=True, keep=self.policy.save)
         self._system = self._tools = None
+        self._day = self._today
+
+    def begin(self, settings: Mapping[str, Any], source: Log) -> None:
+        """Go on from where a prefix ends: its system prompt, tools and date, and what was said in it.
+
+        Call `start` first. Raises StorageFailed.
+        """
+        self._system, self._tools = settings.get("system"), settings.get("tools")
+        self._day = day_of(settings) or self._today
+        if not source.branch():
+            return
+        self._open_for(next((line.message or {} for line in source.branch() if role(line) == "user"), ""))
+        assert self.opened is not None
+        self.opened.take(graft(self.opened.log, source, self.store.clock()))
 
     def open(self, name: str) -> None:
         """Continue a conversation. Raises NotFound, Locked, Bad. What is open stays open if that fails."""
@@ -158,6 +178,33 @@ class Chat:
     def set_system(self, text: str | None, tools: Sequence[Any] | None = None) -> None:
         """System prompt and tools of the turns to come. Equal ones have no effect."""
         self._system, self._tools = text, tools
+
+    def stored(self, position: int) -> StateRef | None:
+        """The files that hold the first `position` tokens; None where that place is no boundary on the disk."""
+        memory, chain = self.engine.memory, self._chain.cut(position)
+        whole = (not memory.has_rows or chain.rows_end == position) and (
+            not memory.has_parts or chain.parts_end == position
+        )
+        if not position or not whole or self._foreign_for is not None or not self._stores_state:
+            return None
+        return StateRef(self.engine.identity.fields(), chain.rows, chain.parts, position)
+
+    def pin(self, watch: Watch) -> tuple[Prompt, StateRef | None]:
+        """Make where the conversation stands a boundary that is kept, whatever its length (P3).
+
+        Raises UsageProblem where nothing was said yet, NoRoom, Cancelled, StorageFailed.
+        """
+        if self.opened is None or not self.opened.answered:
+            raise UsageProblem("nothing was said yet that could be pinned")
+        policy = self.policy
+        try:
+            prompt, _, _ = self.absorb(watch)
+            position, opened = len(prompt.tokens), self.opened
+            if opened.head is not None and position not in opened.head.pins:
+                opened.write_head(replace(opened.head, pins=tuple(sorted({*opened.head.pins, position}))))
+            return prompt, self.stored(position)
+        finally:
+            self.policy = policy
 
     def close_conversation(self) -> None:
         if self.opened is not None:
@@ -187,6 +234,7 @@ class Chat:
         """
         prompt = self.prompt_for(text)
         self._check_fits(prompt)
+        self.root_tokens = self._root_of(prompt)
         account = Account()
         known = self._known_tokens()
         self._open_for(text)
@@ -354,7 +402,9 @@ class Chat:
         stored = boundaries(
             self.store, self.engine.identity.digest, prompt.tokens, self.engine.memory, limit, exclude=exclude
         )
-        wanted = [boundary for boundary in stored if boundary.position >= self.policy.min_tokens]
+        limits = Limits(self.policy.min_tokens, self.policy.n_min_tokens, self.policy.similarity)
+        pins = {*(self.opened.head.pins if self.opened and self.opened.head else ()), self._root_of(prompt)}
+        wanted = worthwhile(stored, len(prompt.tokens), limits, self.store, pins)
         return plan_restore(prompt.tokens, live, wanted, self.engine.memory)
 
     def _restore(self, prompt: Prompt, watch: Watch, account: Account) -> tuple[RestorePlan, Restored]:
@@ -371,6 +421,7 @@ class Chat:
                 self._set_aside(error)
                 continue
             kept = plan.keep if plan.uses else plan.position
+            self._chain = self._chain.standing(self.store)
             self._foreign_for = self.name if restored.foreign else self._foreign_for if kept else None
             self._parker.own = self._foreign_for is None
             self._chain = self._chain.cut(kept)
@@ -451,8 +502,10 @@ class Chat:
         return parked
 
     def _stops(self, prompt: Prompt) -> list[int]:
-        root = [prompt.root] if prompt.root >= max(1, self.policy.root_min_tokens) else []
-        return sorted({*root, prompt.boundary} - {0})
+        return sorted({self._root_of(prompt), prompt.boundary} - {0})
+
+    def _root_of(self, prompt: Prompt) -> int:
+        return prompt.root if prompt.root >= max(1, self.policy.root_min_tokens) else 0
 
     def _finish(self, prompt: Prompt, reply: Reply, parked: Parked, watch: Watch, account: Account) -> Parked:
         """Text first, then the state, then the head. A state that cannot be stored costs reading time later."""
@@ -483,13 +536,13 @@ class Chat:
     def _park_reply(self, prompt: Prompt) -> Parked:
         if len(self.engine.tokens) < self.policy.min_tokens:
             return Parked(skipped="below_minimum")
-        root = prompt.root if prompt.root >= max(1, self.policy.root_min_tokens) else 0
+        root = self._root_of(prompt)
         first = Parked(skipped="unchanged")
         if not self.engine.memory.has_parts and self._chain.rows_end < root:
             first = self._park("root", end=root)
         return first.plus(self._park("reply"))
 
-    def _park(self, reason: str, *, rows: bool = True, end: int | None = None) -> Parked:
+    def _park(self, reason: str, *, rows: bool = True, end: int | None = None, again: bool = True) -> Parked:
         """Store what the engine holds beyond the chain. Never fails a turn."""
         if not self._stores_state:
             return Parked(skipped="disabled")
@@ -498,6 +551,11 @@ class Chat:
                 self._chain, parked = self._parker.park(self._chain, reason, rows=rows, end=end)
                 if reason != "reply":
                     self._write_head(Account(), turn_done=False)
+        except BelowFloor as error:
+            if again and self.make_room(error.needed_bytes):
+                return self._park(reason, rows=rows, end=end, again=False)
+            self.say(Notice("park", f"not saved: {error.message}", warning=True))
+            return Parked(skipped="no_room")
         except StrataError as error:
             no_room = isinstance(error, NoRoom)
             self.say(Notice("park", f"not saved: {error.message}", warning=True))
@@ -529,7 +587,7 @@ class Chat:
             engine=self.remembered_options,
             turns=sum(1 for line in branch if (line.message or {}).get("role") == "user"),
             tokens=tokens or len(opened.log.tokens()),
-            lines=opened.log.next_id - 1,
+            lines=opened.log.next_id - 1 - len(opened.unwritten),
             states=states,
         )
         try:
