@@ -56,10 +56,7 @@ class Opened:
     @property
     def day(self) -> date | None:
         """The day that the template's date is pinned to."""
-        try:
-            return date.fromisoformat(str(self.setup.get("date")))
-        except ValueError:
-            return None
+        return day_of(self.setup)
 
     @property
     def branch(self) -> tuple[Line, ...]:
@@ -83,6 +80,12 @@ class Opened:
         line = Line(id=self.log.next_id, time=self.store.clock(), **values)
         self.log = Log((*self.log.lines, line), self.log.bad)
         self.unwritten.append(line)
+        return self.write_lines()
+
+    def take(self, lines: Sequence[Line]) -> int:
+        """Add lines that came whole, with ids of this log. Returns the bytes written. Raises StorageFailed."""
+        self.log = Log((*self.log.lines, *lines), self.log.bad)
+        self.unwritten.extend(lines)
         return self.write_lines()
 
     def write_lines(self) -> int:
@@ -116,6 +119,14 @@ class Opened:
             if self.lock is not None:
                 self.lock.release()
                 self.lock = None
+
+
+def day_of(settings: Mapping[str, Any]) -> date | None:
+    """The day in a conversation's settings; None where there is none."""
+    try:
+        return date.fromisoformat(str(settings.get("date")))
+    except ValueError:
+        return None
 
 
 def role(line: Line) -> str:

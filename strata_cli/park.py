@@ -37,6 +37,11 @@ class Chain:
             tuple(ref for ref in self.parts if ref.end <= position),
         )
 
+    def standing(self, store: Store) -> "Chain":
+        """What is still on the disk. While no conversation named these files, prune may have taken them."""
+        missing = [ref.start for ref in (*self.rows, *self.parts) if not store.segment_path(ref.file).exists()]
+        return self.cut(min(missing)) if missing else self
+
     def plus(self, rows: Iterable[SegmentRef], parts: Iterable[SegmentRef]) -> "Chain":
         """The chain with further files; one that ends where a known one does takes its place."""
         return Chain(_merged(self.rows, rows), _merged(self.parts, parts))
