@@ -11,7 +11,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from .engine import Cancelled, Engine
+from .engine import Buffer, Cancelled, Engine, Rebuild
 from .errors import Bad, BelowFloor, NoRoom, Refused, StorageFailed, StrataError, UsageProblem
 from .foreign import Foreign, also_foreign, foreign_of, honest, with_foreign
 from .graft import graft
@@ -141,6 +141,11 @@ class Chat:
         self._system = self._tools = None
         self._day = self._today
 
+    @property
+    def day(self) -> date:
+        """The day that templates are told."""
+        return self._conversation_day
+
     def begin(self, settings: Mapping[str, Any], source: Log) -> None:
         """Go on from where a prefix ends: its system prompt, tools and date, and what was said in it.
 
@@ -178,6 +183,11 @@ class Chat:
     def set_system(self, text: str | None, tools: Sequence[Any] | None = None) -> None:
         """System prompt and tools of the turns to come. Equal ones have no effect."""
         self._system, self._tools = text, tools
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the open conversation's head names state already."""
+        return self.opened is not None and self.opened.head is not None and bool(self.opened.head.states)
 
     def stored(self, position: int) -> StateRef | None:
         """The files that hold the first `position` tokens; None where that place is no boundary on the disk."""
@@ -307,6 +317,20 @@ class Chat:
             parked = self._read_prompt(prompt, plan.position, watch).plus(self._park("asked"))
             self._write_head(account, turn_done=True, tokens=len(prompt.tokens))
         return prompt, plan, replace(parked, bytes_written=parked.bytes_written + account.bytes_written)
+
+    def adopt(self, tokens: Sequence[int], state: Buffer, *, own: bool) -> Parked:
+        """Put a whole state that was checked into the engine and park it for the open conversation.
+
+        Raises EngineFailed with the engine emptied, StorageFailed.
+        """
+        self._chain = Chain()
+        self.engine.rebuild(Rebuild(tokens, 0, rows=[state]))
+        self._foreign_for = None if own else self.name
+        self._parker.own = own
+        account, self.policy = Account(), replace(self.policy, min_tokens=0, automatic=True)
+        parked = self._park("file")
+        self._write_head(account, turn_done=True, tokens=len(tokens))
+        return replace(parked, bytes_written=parked.bytes_written + account.bytes_written)
 
     # -- the steps of a turn
 

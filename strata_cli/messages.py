@@ -188,6 +188,11 @@ def named(store: Store, name: str, incoming: Incoming, head: Head | None, *, rep
     return Continued(name, head, shared(log, incoming) if kept is None else kept)
 
 
+def equal_text(log: Log, incoming: Incoming) -> bool:
+    """Whether a conversation says just these messages."""
+    return len(log.branch()) == len(incoming.all) == shared(log, incoming)
+
+
 def shared(log: Log, incoming: Incoming) -> int:
     """How many messages both begin with."""
     count = 0

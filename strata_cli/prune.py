@@ -10,9 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from .head import Head
 from .inventory import Inventory, Record, uncollected
-from .prune_plan import Item, Kept, PrunePlan, price, priced, users_of
+from .prune_plan import Item, Kept, PrunePlan, is_pinned, price, priced, users_of
 from .sizes import format_age, format_bytes
 
 UNUSED_MODEL_S = 30 * 86400  # state of a model that is absent is given up after this long without a use
@@ -35,6 +34,7 @@ class Policy:
 
     `leftovers` false leaves files that nothing names alone while the directory fits. `spare_oversized` keeps the
     newest conversation when it alone is larger than the budget, so that it is not written and deleted in turns.
+    The budget takes the oldest first, with `single_turns_first` in the order of `keep`.
     """
 
     keep: int | None = None
@@ -48,6 +48,8 @@ class Policy:
     unusable: Unusable | None = None
     leftovers: bool = True
     spare_oversized: bool = True
+    spare_prefixes: bool = False
+    single_turns_first: bool = False
     protected: frozenset[str] = frozenset()
 
     @property
@@ -210,13 +212,14 @@ class _Sheet:
     def _until_it_fits(self) -> None:
         self.spared = self._spared()
         candidates = [r for r in self.inventory.conversations if self._in_scope(r) and r.files and self._may_go(r)]
-        for record in sorted(candidates, key=last_use):
+        order = eviction_order if self.policy.single_turns_first else last_use
+        for record in sorted(candidates, key=order):
             if not self.is_over:
                 return
             if record is not self.spared:
                 self._drop_state(record, "the directory is over its budget, and this is the oldest")
         for record in sorted((r for r in self.inventory.prefixes if self._may_go(r)), key=last_touch):
-            if not self.is_over:
+            if self.policy.spare_prefixes or not self.is_over:
                 return
             why = "the directory is over its budget, and it is not pinned"
             self._choose(Item("prefix", record.name, 0, why, record.kind), record)
@@ -281,11 +284,6 @@ class _Sheet:
         if not self._in_scope(record):
             return "it has a name"
         return "among the newest" if self.policy.keep is not None else "within the limits"
-
-
-def is_pinned(head: Head) -> bool:
-    """Whether a prefix was pinned by hand."""
-    return head.extra.get("pinned") is True
 
 
 def eviction_order(record: Record) -> tuple[bool, str]:

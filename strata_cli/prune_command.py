@@ -36,6 +36,7 @@ class PruneRequest:
     names: tuple[str, ...] = ()
     state: tuple[str, ...] = ()
     alternatives: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ()
     keep: int | None = None
     max_age_s: int | None = None
     max_bytes: int | None = None
@@ -48,7 +49,11 @@ class PruneRequest:
 
     @property
     def all_names(self) -> tuple[str, ...]:
-        return (*self.names, *self.state, *self.alternatives)
+        return (*self.names, *self.state, *self.alternatives, *self.prefixes)
+
+    @property
+    def kind(self) -> str:
+        return "prefixes" if self.prefixes else "conversations"
 
 
 def check(request: PruneRequest) -> None:
@@ -81,9 +86,9 @@ def prune(
         return task.tell(PrunePlan((), (), 0), Swept())
     with contextlib.ExitStack() as locks:
         if request.all_names:
-            task.check_names(store.names())
+            task.check_names(store.names(request.kind))
             for name in request.all_names if not request.dry_run else ():
-                locks.enter_context(store.hold(name, request.wait_s))
+                locks.enter_context(store.hold(name, request.wait_s, request.kind))
         return task.run()
 
 
@@ -116,7 +121,8 @@ class _Task:
             if name not in names:
                 similar = [other for other in names if other.startswith(name)]
                 hint = f"full names only: {', '.join(similar[:8])}" if similar else nearest(name, names)
-                raise NotFound(f"there is no conversation {name}", hint=hint)
+                what = "prefix" if self.request.prefixes else "conversation"
+                raise NotFound(f"there is no {what} {name}", hint=hint)
 
     def run(self) -> int:
         request, seen = self.request, None
@@ -164,6 +170,8 @@ class _Task:
         request = self.request
         if request.names:
             return plan_removal(inventory, request.names, what="conversation")
+        if request.prefixes:
+            return plan_removal(inventory, request.prefixes, what="prefix", kind="prefixes")
         if request.state:
             return plan_removal(inventory, request.state, what="state")
         if request.alternatives:

@@ -79,6 +79,11 @@ def stripped(head: Head, digests: Sequence[str]) -> Head:
     return replace(head, states=left)
 
 
+def is_pinned(head: Head) -> bool:
+    """Whether a prefix was pinned by hand."""
+    return head.extra.get("pinned") is True
+
+
 def users_of(inventory: Inventory) -> Counter[str]:
     """How many conversations and prefixes name each file."""
     return Counter(file for record in inventory.records for file in set(record.files))

@@ -14,7 +14,8 @@ from .errors import NotFound, StrataError, UsageProblem
 from .head import Head
 from .names import check_name, nearest, resolve
 from .output import Mode
-from .report import conversation_rows, scan
+from .prefix_start import begin_at_prefix, pin
+from .report import conversation_rows, prefix_rows, scan
 from .run_command import RunRequest, open_conversation, watched_turn
 from .said import turn_data
 from .session import Session
@@ -36,6 +37,8 @@ class Loop:
             "/switch": self._switch,
             "/list": self._list,
             "/tokens": self._tokens,
+            "/prefix": self._prefix,
+            "/pin": self._pin,
         }
 
     def open(self) -> Chat:
@@ -113,6 +116,20 @@ class Loop:
         rows, titles = conversation_rows(seen, limit=None if "--all" in command.args else 20)
         self.out.table(titles, rows, right={1, 2})
         return {"conversations": [each.as_json() for each in seen.conversations]}
+
+    def _prefix(self, command: Command) -> dict[str, Any]:
+        if not command.args:
+            seen = scan(self.session.store, now_iso=self.session.store.clock())
+            rows, titles = prefix_rows(seen)
+            self.out.table(titles, rows, right={1, 2, 3, 4})
+            return {"prefixes": [each.as_json() for each in seen.prefixes]}
+        if len(command.args) > 1:
+            raise UsageProblem("/prefix takes one name", hint="/prefix shows them")
+        self.chat, name = begin_at_prefix(self.session, command.args[0], None)
+        return {"prefix": name, "conversation": self.chat.name}
+
+    def _pin(self, _: Command) -> dict[str, Any]:
+        return pin(self.session, self.chat or self.open())
 
     def _tokens(self, _: Command) -> dict[str, Any]:
         chat = self.chat or self.open()

@@ -12,7 +12,7 @@ import select
 import stat
 import sys
 import termios
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -23,6 +23,7 @@ from .head import Head
 from .messages import continued, named, read_messages, split, take_in
 from .names import check_name, nearest
 from .output import Mode, Output
+from .prefix_start import begin_at_prefix
 from .reply import ReplyOptions
 from .said import turn_data
 from .session import Session
@@ -46,6 +47,7 @@ class RunRequest:
     repl: str | None = None
     messages: str | None = None
     replace: bool = False
+    prefix: str | None = None
 
 
 def check(request: RunRequest) -> None:
@@ -56,6 +58,10 @@ def check(request: RunRequest) -> None:
             raise UsageProblem("-C and -c are two different wishes", hint="-C NAME, or -c for the last conversation")
     if request.messages is not None and (request.continue_last or request.repl is not None or len(request.words) > 1):
         raise UsageProblem("--messages is a whole history: it goes with -C NAME and one PROMPT, and nothing else")
+    if request.prefix is not None:
+        check_name(request.prefix)
+        if request.continue_last or request.messages is not None or request.existing:
+            raise UsageProblem("--prefix begins a new conversation", hint="-C NEW gives it a name")
     if request.messages is not None and "-" in request.words:
         raise UsageProblem("`-` and --messages are two different wishes", hint="--messages - reads standard input")
     if request.replace and (request.messages is None or request.conversation is None):
@@ -181,11 +187,16 @@ def waits(stdin: TextIO | None) -> bool:
 def open_conversation(request: RunRequest, session: Session) -> Chat:
     """The chat with the conversation that the command line means. Raises NotFound, Locked, ModelUnavailable."""
     head, name = wanted_conversation(request, session)
-    chat = session.chat_for(head)
-    if name is not None and name in session.store.names():
-        chat.open(name)
-    elif name is not None:
-        chat.start(name)
+    if request.prefix is not None:
+        if name is not None and name in session.store.names():
+            raise UsageProblem(f"{name} exists already", hint="--prefix begins a new conversation")
+        chat, _ = begin_at_prefix(session, request.prefix, name)
+    else:
+        chat = session.chat_for(head)
+        if name is not None and name in session.store.names():
+            chat.open(name)
+        elif name is not None:
+            chat.start(name)
     system = request.system if request.system is not None else chat.system
     tools = request.tools if request.tools is not None else chat.tools
     chat.set_system(system, tools)
@@ -249,7 +260,11 @@ def watched_turn(chat: Chat, text: Said, reply: ReplyOptions, session: Session, 
             cancelled=lambda: stop.cancelled() or out.reader_left,
             hurried=stop.hurried,
         )
-        return chat.turn(text, reply, watch, strict=strict)
+        had_state = chat.has_state
+        result = chat.turn(text, reply, watch, strict=strict)
+        extra_bytes = session.housekeeper.after_turn(chat, result, had_state=had_state)
+        parked = replace(result.parked, bytes_written=result.parked.bytes_written + extra_bytes)
+        return replace(result, parked=parked)
 
 
 def show_plan(chat: Chat, text: Said, out: Output) -> int:

@@ -5,7 +5,7 @@ Owns opening them in the right order and closing them. What a turn does is `conv
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from .errors import Locked, NotFound, StrataError
 from .files import Files
 from .fingerprint import file_digest
 from .head import Head
+from .housekeeping import Housekeeper
 from .models import ModelChoice, choose_model, engine_options, options_to_json
 from .names import nearest
 from .output import Output
@@ -48,6 +49,7 @@ class Session:
     ) -> None:
         self.config, self.store, self.out, self.stop, self.wishes = config, store, out, stop, wishes
         self._today, self._now_ns = today, now_ns
+        self.housekeeper = Housekeeper(store, config, out)
         self._chat: Chat | None = None
         self._loaded: tuple[ModelChoice, EngineOptions] | None = None
         self.load_ms = 0.0
@@ -60,7 +62,13 @@ class Session:
             automatic=auto.enabled,
             min_tokens=auto.min_tokens,
             root_min_tokens=auto.root_min_tokens,
+            n_min_tokens=self.config.settings.store.n_min_tokens,
+            similarity=self.config.settings.store.similarity,
         )
+
+    def keep_nothing(self) -> None:
+        """From now on nothing is written: the conversation is only read."""
+        self.wishes = replace(self.wishes, save=False)
 
     def say(self, notice: Notice) -> None:
         """A chat's notice, where it belongs: a warning, a note, or a detail."""
@@ -137,7 +145,7 @@ class Session:
             self.out.warning(note)
         if engine.template.origin != "model":
             self.out.warning(engine.template.origin)
-        return Chat(
+        chat = Chat(
             engine,
             self.store,
             self.policy,
@@ -150,6 +158,8 @@ class Session:
             },
             remembered_options=options_to_json(options, engine.context_tokens),
         )
+        self.housekeeper.attach(chat)
+        return chat
 
     def _load(self, path: Path, options: EngineOptions) -> tuple[Engine, str]:
         from .llama_engine import check_gguf, load

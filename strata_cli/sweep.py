@@ -84,7 +84,7 @@ class _Sweep:
             return remove_record(self.store, record.name, record.kind, free)
 
     def _lock(self, record: Record) -> AbstractContextManager[object]:
-        if record.kind == "conversations" and record.name in self.held:
+        if record.name in self.held:
             return contextlib.nullcontext()
         return self.store.hold(record.name, kind=record.kind)
 

@@ -33,6 +33,7 @@ def run(
     replace: Annotated[
         bool, typer.Option("--replace", help="With --messages and -C: what NAME says stays as a branch.")
     ] = False,
+    prefix: Annotated[str | None, typer.Option(metavar="NAME", help="Begin a conversation at a prefix.")] = None,
     system: Annotated[str | None, typer.Option("--system", "-s", metavar="TEXT", help="The system prompt.")] = None,
     system_file: Annotated[str | None, typer.Option(metavar="FILE", help="The system prompt from a file.")] = None,
     tools: Annotated[str | None, typer.Option(metavar="FILE", help="A JSON list of tools for the template.")] = None,
@@ -105,6 +106,7 @@ def run(
         plan=plan,
         repl=repl,
         messages=messages,
+        prefix=prefix,
         replace=replace,
     )
     command = Run("run", as_json=as_json, quiet=quiet, verbose=verbose)
