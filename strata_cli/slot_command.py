@@ -34,7 +34,8 @@ def save_llama(request: SaveRequest, session: Session) -> int:
     head, log = read_conversation(store, name)
     if not log.branch():
         raise UsageProblem(f"{name} is empty: there is no state to write")
-    session.keep_nothing()  # it is read as of its last durable turn, and another process may hold it
+    # It is read as of its last durable turn, and another process may hold it.
+    session.wishes = replace(session.wishes, save=False)
     chat = session.chat_for(head)
     chat.open(name)
     path = Path(str(request.output))
