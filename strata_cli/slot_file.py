@@ -12,6 +12,7 @@ format: llama_context::state_seq_save_file and server_tokens::serialize of llama
 A file without the trailer has no digest: flipped K/V in it cannot be noticed, and nothing tells whose weights made it.
 """
 
+import contextlib
 import hmac
 import mmap
 import os
@@ -156,8 +157,10 @@ class SlotFile:
 
     def close(self) -> None:
         if self._map is not None:
-            self._view.release()
-            self._map.close()
+            # A slice that an error still holds keeps the mapping until it is gone.
+            with contextlib.suppress(BufferError):
+                self._view.release()
+                self._map.close()
             self._map = None
 
     def __enter__(self) -> "SlotFile":
