@@ -21,7 +21,6 @@ from conftest import Strata
 from engine_tools import FAMILIES, Engines, text_tokens
 
 from strata_cli.errors import Bad, NoRoom, Refused, StrataError
-from strata_cli.identity import token_bytes
 from strata_cli.llama_engine.live import LlamaEngine
 from strata_cli.slot_file import SlotFile, token_list, trailer_bytes
 from strata_cli.slots import Slot, examine, trailer_for
@@ -136,7 +135,7 @@ def test_C21_N01_N02_damaged_files_never_reach_the_engine(family: str, engines: 
     spy = engine.state._set
     engine.state._set = lambda *values: calls.append(values)  # type: ignore[method-assign]
     try:
-        cuts = {*range(0, 65), *(n * len(data) // 16 for n in range(16)), start - 1, start, start + 8, len(data) - 1}
+        cuts = {*range(65), *(n * len(data) // 16 for n in range(16)), start - 1, start, start + 8, len(data) - 1}
         for size in sorted(cuts):
             with pytest.raises((Bad, Refused)):
                 looked_at(path, data[:size], engine)
