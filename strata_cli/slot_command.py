@@ -45,7 +45,7 @@ def save_llama(request: SaveRequest, session: Session) -> int:
         with replacing(path, 0) as (fd, temporary):
             _check_room(path, sum(each.size_bytes for each in plan.steps))
             body = chat.engine.save_file(temporary)
-            trailer = trailer_for(store, head, log, chat.engine, _digest(temporary, body))
+            trailer = trailer_for(store, head, log, chat.engine, body, _digest(temporary, body))
             with storage_errors(path, "write to"):
                 os.pwrite(fd, trailer, body)
     identity = chat.engine.identity.short

@@ -213,7 +213,7 @@ def with_trailer(engine: LlamaEngine, path: Path) -> tuple[bytes, bytes]:
 
         data = path.read_bytes()
         assert len(data) == body
-        trailer = trailer_for(talk.store, head, log, engine, blake3(data).hexdigest())
+        trailer = trailer_for(talk.store, head, log, engine, body, blake3(data).hexdigest())
     return data + trailer, trailer
 
 
@@ -251,7 +251,7 @@ def test_a_trailer_that_lies_about_its_length(engines: Engines, tmp_path: Path) 
         forged = data[:-16] + size.to_bytes(8, "little") + data[-8:]
         with pytest.raises((Bad, Refused)):
             looked_at(path, forged, engine)
-    missing = data[: -len(trailer)] + trailer_bytes({"name": "x"}, "0" * 64)
+    missing = data[: -len(trailer)] + trailer_bytes({"name": "x"}, len(data) - len(trailer), "0" * 64)
     with pytest.raises(Bad, match="fail their digest"):
         looked_at(path, missing, engine)
 
