@@ -3,7 +3,6 @@
 Owns how they are printed. Loads no model and needs no session directory.
 """
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,8 @@ from .output import Output
 from .prompt import content_text
 from .sizes import format_bytes
 from .slot_file import SlotFile
-from .snapshot_command import STDIO, inspect_archive, is_archive
-from .store import Store
+from .snapshot_command import inspect_archive, is_archive
 from .transfer import deepest
-
-
-def is_file(wanted: str, store: Store) -> bool:
-    """Whether `inspect WANTED` means a file: standard input, or a path that exists and is no conversation's name."""
-    return wanted == STDIO or (wanted not in store.names() and os.path.exists(wanted))
 
 
 def inspect_file(source: str, out: Output, *, transcript: bool) -> int:
