@@ -28,7 +28,7 @@ _CANNOT_RESERVE = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno
 
 
 class Entry(NamedTuple):
-    """One name in a folder, as lstat sees it. `size` (bytes) and `mtime_ns` are 0 where not asked for."""
+    """One name in a folder, as lstat sees it. `size` (bytes) and `mtime_ns` are 0 of folders, and where not asked for."""
 
     name: str
     is_file: bool
@@ -136,7 +136,7 @@ def _entry(found: "os.DirEntry[str]", sizes: bool, within: str = "") -> Entry | 
     try:
         is_file = found.is_file(follow_symlinks=False)
         is_folder = not is_file and found.is_dir(follow_symlinks=False)
-        if not sizes:
+        if not sizes or is_folder:
             return Entry(name, is_file, is_folder, 0, 0)
         facts = found.stat(follow_symlinks=False)
     except FileNotFoundError:

@@ -8,7 +8,7 @@ from typing import Any
 from .config import Config
 from .counters import Counts, read_counts
 from .installed import installed_state_format
-from .output import Output, bar
+from .output import Mode, Output, bar
 from .report import DirectoryFacts, conversation_rows, prefix_rows, scan
 from .sizes import format_bytes
 from .store import Store
@@ -24,15 +24,15 @@ def inspect_directory(store: Store, config: Config, out: Output, *, show_all: bo
     used = f"{format_bytes(facts.total_bytes)} of {format_bytes(budget)}"
     out.show(f"{bar(facts.total_bytes, budget)} {used} in {store.root}")
     limit = None if show_all or not out.is_tty else SHOWN_ON_TTY
-    rows, titles = conversation_rows(facts, limit)
-    if rows:
+    if facts.conversations and out.mode is Mode.HUMAN:
+        rows, titles = conversation_rows(facts, limit)
         out.table(titles, rows, right={1, 2, 3, 4, 5})
     if facts.prefixes:
         shown, titles = prefix_rows(facts)
         out.table(titles, shown, right={1, 2, 3, 4})
     for line in counts_in_words(counts, facts):
         out.show(line)
-    hidden = len(facts.conversations) - len(rows)
+    hidden = len(facts.conversations) - len(facts.conversations[:limit])
     if hidden > 0:
         out.note(f"{hidden} older ones are not shown; --all shows them")
     out.ids([each.name for each in facts.conversations])

@@ -93,6 +93,8 @@ def uncollected() -> Iterator[None]:
         yield
     finally:
         if was_on:
+            # Nor later: what was read is not looked through again. It goes, as all does, when nothing refers to it.
+            gc.freeze()
             gc.enable()
 
 
@@ -130,7 +132,8 @@ def _records(store: Store, kind: str) -> tuple[tuple[Record, ...], int]:
     """The records of a kind by name, and the bytes of the other files in their folder."""
     sizes: dict[str, dict[str, int]] = {".json": {}, ".jsonl": {}, ".lock": {}}
     stray = 0
-    for entry in _list(store, store.root / kind):
+    folder = store.root / kind
+    for entry in _list(store, folder):
         stem, dot, suffix = entry.name.rpartition(".")
         if dot + suffix in sizes and entry.is_file and NAME.fullmatch(stem):
             sizes[dot + suffix][stem] = entry.size
@@ -139,16 +142,17 @@ def _records(store: Store, kind: str) -> tuple[tuple[Record, ...], int]:
     heads, logs, locks = sizes[".json"], sizes[".jsonl"], sizes[".lock"]
     names = sorted(heads.keys() | logs.keys())
     held = {name for name in locks if store.holder(name, kind) is not None}
-    records = (_record(store, kind, name, heads.get(name), logs.get(name, 0), name in held) for name in names)
+    records = (_record(store, folder, name, heads.get(name), logs.get(name, 0), name in held) for name in names)
     return tuple(each for each in records if each is not None), stray + sum(locks.values())
 
 
-def _record(store: Store, kind: str, name: str, head_bytes: int | None, log_bytes: int, held: bool) -> Record | None:
+def _record(store: Store, folder: Path, name: str, head_bytes: int | None, log_bytes: int, held: bool) -> Record | None:
+    kind = folder.name
     if head_bytes is None:
         why = "its head is missing, its text is there"
         return Record(name, kind, None, (), 0, log_bytes, held, why, NotFound.code)
     try:
-        data = read_bytes(store.directory.files, store.root / kind / f"{name}.json", HEAD_LIMIT_BYTES)
+        data = read_bytes(store.directory.files, folder / f"{name}.json", HEAD_LIMIT_BYTES)
         head = parse_head(data, name)
     except NotFound:
         # Removed since the folder was listed.

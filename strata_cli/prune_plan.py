@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .head import Head, StateRef, encode_head, files_of
+from .head import Head, StateRef, files_of, states_as_json
+from .identity import canonical_json
 from .inventory import Inventory, Record
 
 
@@ -112,8 +113,15 @@ def price(item: Item, record: Record, users: Counter[str], segments: Mapping[str
     """What an item frees, in bytes; its files are struck out in `users`."""
     freed = sum(segments.get(file, 0) for file in let_go(files_let_go(item, record), users))
     if item.what == "state" and record.head is not None:
-        return freed + record.head_bytes - len(encode_head(stripped(record.head, item.digests)))
+        return freed + _shorter_by(record.head, item.digests)
     return freed + record.head_bytes + record.log_bytes
+
+
+def _shorter_by(head: Head, digests: Sequence[str]) -> int:
+    """By how many bytes the head's file gets shorter: canonical JSON is made of its parts."""
+    states = states_as_json(head.states)
+    left = {digest: state for digest, state in states.items() if digest not in digests}
+    return len(canonical_json(states)) - len(canonical_json(left))
 
 
 EXECUTION_ORDER = ("temporary", "quarantine", "segment", "branch", "conversation", "prefix", "state")

@@ -5,7 +5,7 @@ Owns opening them in the right order and closing them. What a turn does is `conv
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
@@ -65,10 +65,6 @@ class Session:
             n_min_tokens=self.config.settings.store.n_min_tokens,
             similarity=self.config.settings.store.similarity,
         )
-
-    def keep_nothing(self) -> None:
-        """From now on nothing is written: the conversation is only read."""
-        self.wishes = replace(self.wishes, save=False)
 
     def say(self, notice: Notice) -> None:
         """A chat's notice, where it belongs: a warning, a note, or a detail."""

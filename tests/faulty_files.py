@@ -78,6 +78,59 @@ class FailingFiles(CountingFiles):
         super().rename(source, target)
 
 
+class FaultAnywhere(Files):
+    """Fails once, at the call number `due` from now on, whichever of the eight it is; a write writes half first."""
+
+    def __init__(self) -> None:
+        self.due: int | None = None
+        self.code = errno.EIO
+        self.fired = False
+
+    def arm(self, due: int | None, code: int) -> None:
+        self.due, self.code, self.fired = due, code, False
+
+    def _call(self) -> None:
+        if self.due is None:
+            return
+        self.due -= 1
+        if self.due < 0:
+            self.due, self.fired = None, True
+            raise OSError(self.code, os.strerror(self.code))
+
+    def make_folder(self, path: Path) -> bool:
+        self._call()
+        return super().make_folder(path)
+
+    def create(self, path: Path, reserve_bytes: int = 0) -> int:
+        self._call()
+        return super().create(path, reserve_bytes)
+
+    def open(self, path: Path, append: bool = False) -> int:
+        self._call()
+        return super().open(path, append)
+
+    def write(self, fd: int, data: Buffer) -> None:
+        if self.due == 0:
+            os.write(fd, bytes(data)[: memoryview(data).nbytes // 2])
+        self._call()
+        super().write(fd, data)
+
+    def flush(self, target: int | Path) -> None:
+        self._call()
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._call()
+        super().rename(source, target)
+
+    def unlink(self, path: Path) -> None:
+        self._call()
+        super().unlink(path)
+
+    def list(self, path: Path, *, sizes: bool = True, nested: bool = False) -> list[Entry]:
+        self._call()
+        return super().list(path, sizes=sizes, nested=nested)
+
+
 class UnflushedFiles(Files):
     """Leaves flushing to the kernel: for many quick trials that no power cut will hit."""
 

@@ -7,7 +7,6 @@ under a final name. At the end every reply is the one of a run without faults. R
 
 import errno
 import itertools
-import os
 import shutil
 import stat
 import tempfile
@@ -17,7 +16,7 @@ from pathlib import Path
 import pytest
 from chats import Reference, Talk
 from engine_tools import Engines
-from faulty_files import UnflushedFiles
+from faulty_files import FaultAnywhere, UnflushedFiles
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -29,65 +28,11 @@ from hypothesis.stateful import (
 )
 
 from strata_cli.errors import Locked, StorageFailed
-from strata_cli.files import Buffer, Entry, Files
 from strata_cli.verify import verify
 
 NAMES = ("one", "two")
 WRITERS = ("a", "b")
 CODES = (errno.ENOSPC, errno.EIO, errno.EACCES)
-
-
-class FaultAnywhere(Files):
-    """Fails once, at the call number `due` from now on, whichever of the eight it is; a write writes half first."""
-
-    def __init__(self) -> None:
-        self.due: int | None = None
-        self.code = errno.EIO
-        self.fired = False
-
-    def arm(self, due: int | None, code: int) -> None:
-        self.due, self.code, self.fired = due, code, False
-
-    def _call(self) -> None:
-        if self.due is None:
-            return
-        self.due -= 1
-        if self.due < 0:
-            self.due, self.fired = None, True
-            raise OSError(self.code, os.strerror(self.code))
-
-    def make_folder(self, path: Path) -> bool:
-        self._call()
-        return super().make_folder(path)
-
-    def create(self, path: Path, reserve_bytes: int = 0) -> int:
-        self._call()
-        return super().create(path, reserve_bytes)
-
-    def open(self, path: Path, append: bool = False) -> int:
-        self._call()
-        return super().open(path, append)
-
-    def write(self, fd: int, data: Buffer) -> None:
-        if self.due == 0:
-            os.write(fd, bytes(data)[: memoryview(data).nbytes // 2])
-        self._call()
-        super().write(fd, data)
-
-    def flush(self, target: int | Path) -> None:
-        self._call()
-
-    def rename(self, source: Path, target: Path) -> None:
-        self._call()
-        super().rename(source, target)
-
-    def unlink(self, path: Path) -> None:
-        self._call()
-        super().unlink(path)
-
-    def list(self, path: Path, *, sizes: bool = True, nested: bool = False) -> list[Entry]:
-        self._call()
-        return super().list(path, sizes=sizes, nested=nested)
 
 
 @pytest.fixture(scope="module")
