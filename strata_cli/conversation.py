@@ -1,95 +1,30 @@
 """The live chat: one engine, one session directory, and the conversation that is open.
 
 Owns the order of things in a turn: text first, then the plan, the restore, the reading, the reply, the park. It never
-prints: what a user should know goes to `say`. How to restore is `restore`, how to store is `park`.
+prints: what a user should know goes to `say`. How to restore is `restore`, how state is kept is `keeper`.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 from .engine import Cancelled, Engine
-from .errors import Bad, NoRoom, Refused, StorageFailed, StrataError
-from .head import StateRef
-from .identity import differences
+from .errors import Bad, NoRoom, Refused, StorageFailed, StrataError, UsageProblem
+from .keeper import Keeper
+from .log import Line
 from .match import boundaries
-from .opened import Opened, open_automatic, open_named
-from .park import Chain, Parked, Parker
+from .opened import Opened, open_automatic, open_named, role
 from .prompt import Entry, Prompt, Prompter, common, content_text
 from .reply import Reply, ReplyOptions, write_reply
 from .restore import CannotApply, Live, Restored, RestorePlan, execute, plan_restore
+from .reuse import why_not_reused
 from .store import Store
+from .turn import Notice, NotReused, Policy, TurnResult, UnderWay, Watch
 
 STRICT_CODES = {"bad", "identity", "foreign", "io", "permission", "no_room", "window"}
-NEVER: Callable[[], bool] = lambda: False  # noqa: E731
-
-
-@dataclass(frozen=True)
-class Policy:
-    """What is written by itself. `save` false writes nothing at all; `automatic` false only what has a name."""
-
-    save: bool = True
-    automatic: bool = True
-    min_tokens: int = 512
-    root_min_tokens: int = 256
-
-
-@dataclass(frozen=True)
-class Notice:
-    """Something that a user should know, in one line. `code` is stable, `warning` says whether it is one."""
-
-    code: str
-    text: str
-    warning: bool = False
-
-
-@dataclass(frozen=True)
-class NotReused:
-    """Why less was reused than the conversation had: a code of the contract, a sentence, the first token concerned."""
-
-    code: str
-    message: str
-    at_token: int
-
-
-@dataclass(frozen=True)
-class TurnResult:
-    """One finished turn, as the envelope tells it. Durations are milliseconds."""
-
-    conversation: str | None
-    reply: str
-    reply_tokens: tuple[int, ...]
-    finish: str
-    prompt_tokens: int
-    reused_tokens: int
-    source: str
-    restored: Restored
-    not_reused: NotReused | None
-    parked: Parked
-    prompt_ms: float
-    generate_ms: float
-
-
-@dataclass
-class Watch:
-    """What a turn tells while it runs, and how it is asked to stop."""
-
-    show: Callable[[str], None] = lambda _: None
-    progress: Callable[[int, int], None] | None = None
-    cancelled: Callable[[], bool] = NEVER
-    hurried: Callable[[], bool] = NEVER
-    planned: Callable[[RestorePlan], None] = lambda _: None
-
-
-@dataclass
-class Account:
-    """What a turn has found out so far about what could not be reused, and what it has written."""
-
-    failures: list[NotReused] = field(default_factory=list)
-    bytes_written: int = 0
 
 
 class Chat:
@@ -107,12 +42,11 @@ class Chat:
         remembered_options: Mapping[str, Any],
     ) -> None:
         self.engine, self.store, self.policy, self.say = engine, store, policy, say
-        self.remembered_model, self.remembered_options = remembered_model, remembered_options
         self._day = day
         self.prompter = Prompter(engine.vocabulary, engine.template)
-        self._parker = Parker(engine, store, store.clock)
-        self._chain = Chain()
+        self.keeper = Keeper(engine, store, policy, say, model=remembered_model, options=remembered_options)
         self.opened: Opened | None = None
+        self._left: dict[str, Opened] = {}
         self._system: str | None = None
         self._tools: Sequence[Any] | None = None
 
@@ -122,22 +56,6 @@ class Chat:
     def name(self) -> str | None:
         return self.opened.name if self.opened else None
 
-    def start(self, name: str | None = None) -> None:
-        """A new conversation; nothing is on disk before its first message. Raises Locked where NAME is held."""
-        self.close_conversation()
-        if name is not None:
-            self.opened = open_named(self.store, name, create=True, keep=self.policy.save)
-        self._system = self._tools = None
-
-    def open(self, name: str) -> None:
-        """Continue a conversation. Raises NotFound, Locked, Bad. What is open stays open if that fails."""
-        opened = open_named(self.store, name, create=False, keep=self.policy.save)
-        self.close_conversation()
-        self.opened = opened
-        self._system, self._tools = opened.system, opened.tools
-        for bad in opened.log.bad:
-            self.say(Notice("log", f"{name}: line {bad.number} of the text cannot be used: {bad.why}", warning=True))
-
     @property
     def system(self) -> str | None:
         return self._system
@@ -146,18 +64,109 @@ class Chat:
     def tools(self) -> Sequence[Any] | None:
         return self._tools
 
+    def start(self, name: str | None = None) -> None:
+        """A new conversation; nothing is on disk before its first message. Raises Locked where NAME is held."""
+        opened = open_named(self.store, name, create=True, keep=self.policy.save) if name is not None else None
+        self.leave_conversation()
+        self.opened = opened
+        self._system = self._tools = None
+
+    def open(self, name: str) -> None:
+        """Continue a conversation. Raises NotFound, Locked, Bad. What is open stays open if that fails."""
+        left = self._left.pop(name, None)
+        if left is None or not left.take_back():
+            left = open_named(self.store, name, create=False, keep=self.policy.save)
+        self.leave_conversation()
+        self.opened = left
+        self._system, self._tools = left.system, left.tools
+        for bad in left.log.bad:
+            self.say(Notice("log", f"{name}: line {bad.number} of the text cannot be used: {bad.why}", warning=True))
+
     def set_system(self, text: str | None, tools: Sequence[Any] | None = None) -> None:
         """System prompt and tools of the turns to come. Equal ones have no effect."""
         self._system, self._tools = text, tools
 
-    def close_conversation(self) -> None:
-        if self.opened is not None:
-            self.opened.close()
-            self.opened = None
+    def leave_conversation(self) -> None:
+        """Let go of what is open once all of it is written. Raises StorageFailed where text cannot be written."""
+        opened, self.opened = self.opened, None
+        if opened is None:
+            return
+        if opened.name is not None:
+            self._left[opened.name] = opened
+        opened.leave()
+        self.keeper.when_written(opened.release)
 
-    def close(self) -> None:
-        self.close_conversation()
-        self.engine.close()
+    def close(self, hurried: Callable[[], bool] = lambda: False) -> None:
+        """Leave: text first, then what is still only in memory, as long as the policy waits. Frees the engine."""
+        try:
+            self.leave_conversation()
+        finally:
+            self.keeper.finish(hurried)
+            for left in self._left.values():
+                left.release()
+            self.engine.close()
+
+    # -- going back
+
+    def retry_text(self) -> str:
+        """Give up the last reply; returns the user's text that waits for another one. Raises UsageProblem."""
+        opened = self._with_turns("retry")
+        if opened.unanswered is None:
+            self._back_to(opened, opened.branch[-2].id)
+        waiting = opened.unanswered
+        return content_text(waiting.message or {}) if waiting is not None else ""
+
+    def undo(self, turns: int) -> int:
+        """Give up the last user turns with their replies; returns how many are left. Raises UsageProblem."""
+        opened = self._with_turns("undo")
+        asked = [i for i, line in enumerate(opened.branch) if role(line) == "user"]
+        if not 1 <= turns <= len(asked):
+            raise UsageProblem(f"there are {len(asked)} turns to undo, not {turns}")
+        first = asked[-turns]
+        self._back_to(opened, opened.branch[first - 1].id if first else None)
+        return len(asked) - turns
+
+    def _with_turns(self, what: str) -> Opened:
+        if self.opened is None or not self.opened.branch:
+            raise UsageProblem(f"there is nothing to {what}")
+        return self.opened
+
+    def _back_to(self, opened: Opened, line: int | None) -> None:
+        opened.append(parent=line, kind="back")
+
+    def fork(self, name: str | None, turn: int | None = None) -> str:
+        """Go on in a new conversation that shares all up to a turn (default: all); returns its name.
+
+        Turns are counted from 1, 0 is the root. What is left stays as it is. Raises UsageProblem, Locked.
+        """
+        opened = self._with_turns("fork")
+        lines = self._lines_to(opened.answered, turn)
+        first = next((content_text(line.message or {}) for line in opened.branch if role(line) == "user"), "")
+        if name is None:
+            forked = open_automatic(self.store, first)
+        elif name in self.store.names():
+            raise UsageProblem(f"{name} exists already", hint="choose another name for the fork")
+        else:
+            forked = open_named(self.store, name, create=True, keep=True)
+        try:
+            copy_lines(forked, lines, opened.setup)
+            self.keeper.share_state(opened, forked)
+        except BaseException:
+            forked.wanted = False
+            forked.release()
+            raise
+        self.leave_conversation()
+        self.opened = forked
+        assert forked.name is not None
+        return forked.name
+
+    def _lines_to(self, lines: Sequence[Line], turn: int | None) -> Sequence[Line]:
+        asked = [i for i, line in enumerate(lines) if role(line) == "user"]
+        if turn is None:
+            return lines
+        if not 0 <= turn <= len(asked):
+            raise UsageProblem(f"there is no turn {turn}: the conversation has {len(asked)}")
+        return lines[: asked[turn]] if turn < len(asked) else lines
 
     # -- a turn
 
@@ -175,30 +184,25 @@ class Chat:
         """Say `text` and get the reply. Raises NoRoom before anything is written where it does not fit."""
         prompt = self.prompt_for(text)
         self._check_fits(prompt)
-        account = Account()
-        known = self._known_tokens()
-        self._open_for(text)
-        self._write_user_line(text, prompt, account)
+        way = UnderWay(prompt, self._known_tokens())
+        opened = self._open_for(text)
+        self._write_user_line(opened, text, way)
         begun = time.perf_counter()
         with self.store.shared():
-            plan, restored = self._restore(prompt, watch, account)
-            not_reused = self._not_reused(prompt, plan, known, account)
-            if strict and not_reused is not None and not_reused.code in STRICT_CODES:
-                raise strict_error(not_reused)
-            self._tell(plan, restored, not_reused, known)
-            self._write_head(account, turn_done=False)
+            plan, restored, not_reused = self._restore(opened, way, watch, strict=strict)
+            self._count(way, lambda: self.keeper.name_state(opened))
         reply = Reply("", (), "interrupted")
-        parked = Parked(skipped="unchanged")
         try:
-            parked = self._read_prompt(prompt, plan.position, watch)
-        except Cancelled:
-            prompt_ms, generate_ms = (time.perf_counter() - begun) * 1000, 0.0
-        else:
+            self._read_prompt(opened, way, plan.position, watch)
             prompt_ms = (time.perf_counter() - begun) * 1000
             reply = write_reply(self.engine, options, show=watch.show, cancelled=watch.cancelled)
-            generate_ms = (time.perf_counter() - begun) * 1000 - prompt_ms
-            parked = self._finish(prompt, reply, parked, watch, account)
-        result = TurnResult(
+        except Cancelled:
+            prompt_ms = (time.perf_counter() - begun) * 1000
+        generate_ms = (time.perf_counter() - begun) * 1000 - prompt_ms
+        self._finish(opened, way, reply, watch)
+        if reply.failed is not None:
+            raise reply.failed
+        return TurnResult(
             conversation=self.name,
             reply=reply.text,
             reply_tokens=reply.tokens,
@@ -208,13 +212,10 @@ class Chat:
             source=plan.source,
             restored=restored,
             not_reused=not_reused,
-            parked=replace(parked, bytes_written=parked.bytes_written + account.bytes_written),
+            ticket=way.ticket,
             prompt_ms=prompt_ms,
             generate_ms=generate_ms,
         )
-        if reply.failed is not None:
-            raise reply.failed
-        return result
 
     # -- the steps of a turn
 
@@ -223,7 +224,7 @@ class Chat:
         entries = [Entry({"role": "system", "content": self._system})] if self._system else []
         digest = self.engine.vocabulary.digest
         for line in self.opened.answered if self.opened else ():
-            sampled = line.message is not None and line.message.get("role") == "assistant" and line.tokenizer == digest
+            sampled = role(line) == "assistant" and line.tokenizer == digest
             entries.append(Entry(line.message or {}, line.tokens if sampled else None))
         return entries
 
@@ -247,221 +248,171 @@ class Chat:
                 hint=f"--ctx-size {size + 1024}",
             )
 
-    def _open_for(self, text: str) -> None:
-        if self.opened is not None:
-            return
-        if self.policy.save and self.policy.automatic:
-            self.opened = open_automatic(self.store, text)
-        else:
-            self.opened = Opened(self.store, None)
+    def _open_for(self, text: str) -> Opened:
+        if self.opened is None:
+            keeps = self.policy.save and self.policy.automatic
+            self.opened = open_automatic(self.store, text) if keeps else Opened(self.store, None)
+        return self.opened
 
-    def _write_user_line(self, text: str, prompt: Prompt, account: Account) -> None:
-        opened = self.opened
-        assert opened is not None
-        setup: dict[str, Any] = {"date": self._conversation_day.isoformat(), "template": self.engine.template.origin}
+    def _write_user_line(self, opened: Opened, text: str, way: UnderWay) -> None:
+        """The setup where it changed, and the user's line, durable; a line that already waits is answered instead."""
+        setup: dict[str, Any] = {
+            "date": self._conversation_day.isoformat(),
+            "template": self.engine.template.origin,
+        }
         setup |= {"system": self._system} if self._system else {}
-        setup |= {"tools": self._tools} if self._tools else {}
-        parent = opened.answered[-1].id if opened.answered else None
+        setup |= {"tools": list(self._tools)} if self._tools else {}
+        waiting, parent = opened.unanswered, opened.answered[-1].id if opened.answered else None
         if dict(opened.setup) != setup:
-            account.bytes_written += opened.append(parent=parent, kind="setup", settings=setup)
-        waiting = opened.unanswered
+            self._count(way, lambda: opened.append(parent=parent, kind="setup", settings=setup))
         same = waiting is not None and content_text(waiting.message or {}) == text
-        if same and waiting is not None and opened.log.tokens(waiting.id) == prompt.tokens:
+        if same and waiting is not None and opened.log.tokens(waiting.id) == way.prompt.tokens:
             return
-        if prompt.notes:
-            self.say(Notice("template", "; ".join(prompt.notes)))
-        account.bytes_written += opened.append(
-            parent=parent,
-            kind="message",
-            message=user(text),
-            **self._token_fields(opened.log.tokens(parent) if parent is not None else (), prompt.tokens),
-        )
+        if way.prompt.notes:
+            self.say(Notice("template", "; ".join(way.prompt.notes)))
+        before = opened.log.tokens(parent) if parent is not None else ()
+        start = common(before, way.prompt.tokens)
+        line: dict[str, Any] = {"parent": parent, "kind": "message", "message": user(text), "start": start}
+        line |= {"tokens": way.prompt.tokens[start:], "tokenizer": self.engine.vocabulary.digest}
+        self._count(way, lambda: opened.append(**line))
 
-    def _token_fields(self, before: Sequence[int], after: Sequence[int]) -> dict[str, Any]:
-        start = common(before, after)
-        return {"tokens": tuple(after[start:]), "start": start, "tokenizer": self.engine.vocabulary.digest}
+    def _count(self, way: UnderWay, write: Callable[[], int]) -> None:
+        """Add what `write` wrote to the turn's account."""
+        parked = way.ticket.parked
+        way.ticket.parked = replace(parked, bytes_written=parked.bytes_written + write())
 
     def _plan(self, prompt: Prompt, exclude: frozenset[Path]) -> RestorePlan:
         limit = len(prompt.tokens) - 1
         agrees = min(common(self.engine.tokens, prompt.tokens), limit)
         live = Live(agrees, agrees if self.engine.can_cut(agrees) else 0)
-        stored = boundaries(
-            self.store, self.engine.identity.digest, prompt.tokens, self.engine.memory, limit, exclude=exclude
-        )
-        wanted = [boundary for boundary in stored if boundary.position >= self.policy.min_tokens]
-        return plan_restore(prompt.tokens, live, wanted, self.engine.memory)
+        digest, memory = self.engine.identity.digest, self.engine.memory
+        stored = boundaries(self.keeper.shelf, digest, prompt.tokens, memory, limit, exclude=exclude)
+        wanted = [each for each in stored if each.position >= self.policy.min_tokens or self.keeper.asked_for(each)]
+        return plan_restore(prompt.tokens, live, wanted, memory)
 
-    def _restore(self, prompt: Prompt, watch: Watch, account: Account) -> tuple[RestorePlan, Restored]:
+    def _restore(
+        self, opened: Opened, way: UnderWay, watch: Watch, *, strict: bool
+    ) -> tuple[RestorePlan, Restored, NotReused | None]:
         """Plan and execute; each file that cannot be used is left out of the next plan."""
         exclude: frozenset[Path] = frozenset()
         while True:
-            plan = self._plan(prompt, exclude)
+            plan = self._plan(way.prompt, exclude)
             watch.planned(plan)
+            if strict and way.failures:
+                break
             try:
-                restored = execute(plan, self.engine, self.store)
+                restored = execute(plan, self.engine, self.keeper.shelf)
             except CannotApply as error:
                 exclude |= set(error.paths)
-                account.failures.append(NotReused(error.reason, error.message, plan.position))
-                self._set_aside(error)
+                way.failures.append(NotReused(error.reason, error.message, plan.position))
+                self.keeper.set_aside(error)
                 continue
-            self._chain = self._chain.cut(plan.keep if plan.uses else plan.position)
-            self._chain = self._chain.plus(restored.rows, restored.parts)
-            return plan, restored
+            self.keeper.stands_on(opened, plan, restored)
+            break
+        not_reused = self._why_not_reused(opened, way, plan)
+        if strict and not_reused is not None and not_reused.code in STRICT_CODES:
+            raise strict_error(not_reused)
+        self._tell(plan, restored, not_reused, way)
+        return plan, restored, not_reused
 
-    def _set_aside(self, error: CannotApply) -> None:
-        """Quarantine what fails its digest; what is refused stays where it is."""
-        if isinstance(error.error, Bad):
-            for path in error.paths:
-                try:
-                    self.store.quarantine(path, error.message)
-                except StrataError as failed:
-                    self.say(Notice("quarantine", failed.message, warning=True))
+    def _why_not_reused(self, opened: Opened, way: UnderWay, plan: RestorePlan) -> NotReused | None:
+        failures = list(way.failures)
+        if (trouble := self.keeper.shelf.trouble) is not None:
+            failures.append(NotReused(trouble.reason, trouble.message, plan.position))
+        return why_not_reused(
+            way.prompt.tokens,
+            plan.position,
+            way.known,
+            failures=failures,
+            head=opened.head,
+            identity=self.engine.identity,
+            memory=self.engine.memory,
+            min_tokens=self.policy.min_tokens,
+        )
 
-    def _not_reused(
-        self, prompt: Prompt, plan: RestorePlan, known: Sequence[int], account: Account
-    ) -> NotReused | None:
-        """Why the turn reads more than what is new; None where it doesn't."""
-        stands = common(known, prompt.tokens)
-        # The last token of a reply that was cut is chosen and not read, so one token less is all there was.
-        if plan.position >= min(stands, len(known) - 1) and stands >= len(known) - 1:
-            return None
-        if account.failures:
-            return replace(account.failures[0], at_token=plan.position)
-        missing = f"tokens {plan.position:,} to {len(known):,}"
-        if stands >= len(known) - 1 or plan.position < stands:
-            if other := self._other_identity():
-                return NotReused("identity", f"{missing} were stored under another identity: {other}", plan.position)
-            if len(known) < self.policy.min_tokens:
-                why = f"{missing} are fewer than min_tokens ({self.policy.min_tokens:,}): nothing was stored"
-                return NotReused("below_minimum", why, plan.position)
-        if stands < len(known) - 1:
-            if self.engine.memory.has_parts and plan.position < stands:
-                why = f"this memory cannot go back to token {stands:,}; the boundary before it is {plan.position:,}"
-                return NotReused("window", why, plan.position)
-            return NotReused("rewritten", f"the prompt leaves what was read at token {stands:,}", stands)
-        return NotReused("missing", f"{missing} are not stored", plan.position)
-
-    def _other_identity(self) -> str:
-        head = self.opened.head if self.opened else None
-        current = self.engine.identity
-        if head is None or not head.states or current.digest.hex() in head.states:
-            return ""
-        saved = max(head.states.values(), key=lambda state: state.tokens)
-        return "; ".join(str(each) for each in differences(saved.identity, current.fields()))
-
-    def _tell(self, plan: RestorePlan, restored: Restored, not_reused: NotReused | None, known: Sequence[int]) -> None:
+    def _tell(self, plan: RestorePlan, restored: Restored, not_reused: NotReused | None, way: UnderWay) -> None:
         if plan.uses:
-            name = self.name if known else "what is shared"
+            name = self.name if way.known else "what is shared"
             self.say(Notice("restored", f"restored {plan.position:,} tokens from {name} in {restored.ms:.0f} ms"))
         if not_reused is not None:
-            text = f"reused {plan.position:,} of {len(known):,} tokens, reading the rest: {not_reused.message}"
+            text = f"reused {plan.position:,} of {len(way.known):,} tokens, reading the rest: {not_reused.message}"
             self.say(Notice(not_reused.code, text, warning=not_reused.code not in ("below_minimum", "rewritten")))
 
-    def _read_prompt(self, prompt: Prompt, position: int, watch: Watch) -> Parked:
+    def _read_prompt(self, opened: Opened, way: UnderWay, position: int, watch: Watch) -> None:
         """Read the rest of the prompt, stopping at the root and at the prompt's end. Raises Cancelled."""
-        parked = Parked(skipped="unchanged")
+        prompt = way.prompt
+        total = len(prompt.tokens)
         stops = [stop for stop in self._stops(prompt) if stop > position]
-        for stop in [*stops, len(prompt.tokens)]:
-            base = position
-            total = len(prompt.tokens)
+        for stop in [*stops, total]:
 
-            def progress(done: int, _: int, base: int = base, total: int = total) -> None:
+            def progress(done: int, _: int, base: int = position) -> None:
                 if watch.progress is not None:
                     watch.progress(base + done, total)
 
             self.engine.read(prompt.tokens[position:stop], progress=progress, cancelled=watch.cancelled)
             position = stop
-            if stop in stops:
-                reason = "root" if stop == prompt.root else "prompt"
-                if len(prompt.tokens) >= self.policy.min_tokens:
-                    parked = parked.plus(self._park(reason, rows=stop == prompt.root))
-        return parked
+            if stop in stops and total >= self.policy.min_tokens:
+                is_root = stop == prompt.root
+                self.keeper.capture(
+                    opened, way.ticket, "root" if is_root else "prompt", rows=is_root, root=self._root(prompt)
+                )
 
     def _stops(self, prompt: Prompt) -> list[int]:
-        root = [prompt.root] if prompt.root >= max(1, self.policy.root_min_tokens) else []
-        return sorted({*root, prompt.boundary} - {0})
+        return sorted({self._root(prompt), prompt.boundary} - {0})
 
-    def _finish(self, prompt: Prompt, reply: Reply, parked: Parked, watch: Watch, account: Account) -> Parked:
+    def _root(self, prompt: Prompt) -> int:
+        return prompt.root if prompt.root >= max(1, self.policy.root_min_tokens) else 0
+
+    def _finish(self, opened: Opened, way: UnderWay, reply: Reply, watch: Watch) -> None:
         """Text first, then the state, then the head. A state that cannot be stored costs reading time later."""
-        opened = self.opened
-        assert opened is not None
         if not reply.tokens and reply.finish == "interrupted":
-            return parked
+            way.ticket.done.set()
+            return
+        line = {
+            "parent": opened.branch[-1].id if opened.branch else None,
+            "kind": "message",
+            "message": {"role": "assistant", "content": reply.text},
+            "tokens": reply.tokens,
+            "start": len(way.prompt.tokens),
+            "tokenizer": self.engine.vocabulary.digest,
+            "marks": ("interrupted",) if reply.finish == "interrupted" else (),
+        }
         try:
-            account.bytes_written += opened.append(
-                parent=opened.branch[-1].id if opened.branch else None,
-                kind="message",
-                message={"role": "assistant", "content": reply.text},
-                tokens=reply.tokens,
-                start=len(prompt.tokens),
-                tokenizer=self.engine.vocabulary.digest,
-                marks=("interrupted",) if reply.finish == "interrupted" else (),
-            )
+            self._count(way, lambda: opened.append(**line))
         except StorageFailed as error:
             self.say(Notice("text", f"the reply is not stored yet: {error.message}", warning=True))
-        parked = parked.plus(Parked(skipped="failed") if watch.hurried() else self._park_reply(prompt))
-        self._write_head(account, turn_done=True)
-        return parked
-
-    def _park_reply(self, prompt: Prompt) -> Parked:
         if len(self.engine.tokens) < self.policy.min_tokens:
-            return Parked(skipped="below_minimum")
-        root = prompt.root if prompt.root >= max(1, self.policy.root_min_tokens) else 0
-        first = Parked(skipped="unchanged")
-        if not self.engine.memory.has_parts and self._chain.rows_end < root:
-            first = self._park("root", end=root)
-        return first.plus(self._park("reply"))
-
-    def _park(self, reason: str, *, rows: bool = True, end: int | None = None) -> Parked:
-        """Store what the engine holds beyond the chain. Never fails a turn."""
-        if not self._stores_state:
-            return Parked(skipped="disabled")
-        try:
-            with self.store.shared():
-                self._chain, parked = self._parker.park(self._chain, reason, rows=rows, end=end)
-                if reason != "reply":
-                    self._write_head(Account(), turn_done=False)
-        except StrataError as error:
-            no_room = isinstance(error, NoRoom)
-            self.say(Notice("park", f"not saved: {error.message}", warning=True))
-            return Parked(skipped="no_room" if no_room else "failed")
-        return parked
-
-    @property
-    def _stores_state(self) -> bool:
-        return self.policy.save and self.policy.automatic and self.opened is not None and self.opened.keeps
-
-    def _write_head(self, account: Account, *, turn_done: bool) -> None:
-        """Name the files that the conversation stands on. A head that cannot be written costs reading time."""
-        opened = self.opened
-        if opened is None or not opened.keeps:
-            return
-        head = opened.head or opened.blank_head(self.store.clock())
-        branch = opened.branch
-        states = dict(head.states)
-        if self._chain.rows or self._chain.parts:
-            identity = self.engine.identity
-            tokens = self._chain.rows_end if self.engine.memory.has_rows else self._chain.parts_end
-            states[identity.digest.hex()] = StateRef(identity.fields(), self._chain.rows, self._chain.parts, tokens)
-        head = replace(
-            head,
-            model=self.remembered_model,
-            engine=self.remembered_options,
-            turns=sum(1 for line in branch if (line.message or {}).get("role") == "user"),
-            tokens=len(opened.log.tokens()),
-            states=states,
-        )
-        try:
-            if turn_done:
-                moment = self.store.next_time()
-                head = replace(head, last_turn=moment, updated=moment)
-            account.bytes_written += opened.write_head(head)
-        except StrataError as error:
-            self.say(Notice("head", f"the head is not written: {error.message}", warning=True))
+            way.ticket.parked = replace(way.ticket.parked, skipped="below_minimum")
+        elif watch.hurried():
+            way.ticket.parked = replace(way.ticket.parked, skipped="failed")
+        else:
+            root = self._root(way.prompt)
+            if not self.engine.memory.has_parts:
+                self.keeper.capture(opened, way.ticket, "root", end=root)
+            self.keeper.capture(opened, way.ticket, "reply", root=root)
+        self.keeper.hand_over(opened, way.ticket, root=self._root(way.prompt), prompt=way.prompt.boundary)
 
 
 def user(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
+
+
+def copy_lines(opened: Opened, lines: Sequence[Line], setup: Mapping[str, Any]) -> None:
+    """The text of a branch in a new conversation, the exact tokens included."""
+    if setup:
+        opened.append(parent=None, kind="setup", settings=dict(setup))
+    parent: int | None = None
+    for line in lines:
+        opened.append(
+            parent=parent,
+            kind="message",
+            message=line.message,
+            tokens=line.tokens,
+            start=line.start,
+            tokenizer=line.tokenizer,
+            marks=line.marks,
+        )
+        parent = opened.log.lines[-1].id
 
 
 def strict_error(not_reused: NotReused) -> StrataError:

@@ -15,8 +15,7 @@ from .engine import Engine, EngineFailed, Memory, Rebuild
 from .errors import Bad, NotFound, Refused, StorageFailed, StrataError
 from .head import SegmentRef
 from .match import Boundary, Use
-from .segment import SegmentFile
-from .store import Store
+from .shelf import Readable, Shelf
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Live:
 
 @dataclass(frozen=True)
 class Step:
-    """A row of the plan. `action` is keep, apply or read; `source` is live, disk or prompt."""
+    """A row of the plan. `action` is keep, apply or read; `source` is live, memory, disk or prompt."""
 
     action: str
     start: int
@@ -65,7 +64,7 @@ class RestorePlan:
     def source(self) -> str:
         """Where the reused tokens come from: the contract's `restore.from`."""
         if self.uses:
-            return "disk"
+            return "memory" if all(use.held for use in self.uses) else "disk"
         return "live" if self.position else "none"
 
     @property
@@ -76,9 +75,9 @@ class RestorePlan:
         for use in self.rows:
             end = min(use.end, self.position)
             why = "stored" if end == use.end else f"stored, cut at {end:,}"
-            steps.append(Step("apply", use.start, end, use.child.bytes, "disk", why))
+            steps.append(Step("apply", use.start, end, use.child.bytes, use.source, why))
         for use in self.parts:
-            steps.append(Step("apply", use.start, use.end, use.child.bytes, "disk", "the state that cannot be cut"))
+            steps.append(Step("apply", use.start, use.end, use.child.bytes, use.source, "the state that cannot be cut"))
         if self.position < len(self.tokens):
             steps.append(Step("read", self.position, len(self.tokens), 0, "prompt", "new, or not stored"))
         return tuple(steps)
@@ -125,12 +124,12 @@ class Restored:
     parts: tuple[SegmentRef, ...]
 
 
-def execute(plan: RestorePlan, engine: Engine, store: Store) -> Restored:
+def execute(plan: RestorePlan, engine: Engine, shelf: Shelf) -> Restored:
     """Verify every file, then touch the engine. Raises CannotApply."""
     started = time.perf_counter()
     with contextlib.ExitStack() as opened:
-        rows = [_verified(use, plan, engine, store, opened) for use in plan.rows]
-        parts = [_verified(use, plan, engine, store, opened) for use in plan.parts]
+        rows = [_verified(use, plan, engine, shelf, opened) for use in plan.rows]
+        parts = [_verified(use, plan, engine, shelf, opened) for use in plan.parts]
         if plan.uses or plan.position < len(engine.tokens):
             _touch(plan, engine, rows, parts)
     return Restored(
@@ -142,7 +141,12 @@ def execute(plan: RestorePlan, engine: Engine, store: Store) -> Restored:
     )
 
 
-def _touch(plan: RestorePlan, engine: Engine, rows: Sequence[SegmentFile], parts: Sequence[SegmentFile]) -> None:
+def _touch(
+    plan: RestorePlan,
+    engine: Engine,
+    rows: Sequence[Readable],
+    parts: Sequence[Readable],
+) -> None:
     if not plan.uses:
         engine.cut(plan.position)
         return
@@ -153,10 +157,11 @@ def _touch(plan: RestorePlan, engine: Engine, rows: Sequence[SegmentFile], parts
         raise CannotApply(tuple(use.child.path for use in plan.uses), "bad", error) from error
 
 
-def _verified(use: Use, plan: RestorePlan, engine: Engine, store: Store, opened: contextlib.ExitStack) -> SegmentFile:
+def _verified(use: Use, plan: RestorePlan, engine: Engine, shelf: Shelf, opened: contextlib.ExitStack) -> Readable:
     path = use.child.path
     try:
-        file = opened.enter_context(store.verified(path))
+        file = shelf.verified(path)
+        opened.callback(file.close)
         check_meaning(file, use, plan.tokens, engine)
     except NotFound as error:
         raise CannotApply((path,), "missing", error) from error
@@ -167,7 +172,7 @@ def _verified(use: Use, plan: RestorePlan, engine: Engine, store: Store, opened:
     return file
 
 
-def check_meaning(file: SegmentFile, use: Use, tokens: Sequence[int], engine: Engine) -> None:
+def check_meaning(file: Readable, use: Use, tokens: Sequence[int], engine: Engine) -> None:
     """Intact bytes are not enough: they must be these tokens' state, under this identity, from this directory."""
     if (file.header.start, file.header.end, file.header.kind) != (use.start, use.end, use.child.kind):
         raise Bad(f"{use.child.path.name}: holds other tokens than its place says")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from .conversation import Chat, TurnResult, Watch
+from .conversation import Chat
 from .errors import NotFound, UsageProblem
 from .files import Files, read_bytes
 from .head import Head
@@ -25,6 +25,7 @@ from .output import Mode, Output
 from .reply import ReplyOptions
 from .said import turn_data
 from .session import Session
+from .turn import TurnResult, Watch
 
 FILE_LIMIT_BYTES = 64 << 20
 
@@ -176,8 +177,7 @@ def one_turn(chat: Chat, text: str, request: RunRequest, session: Session) -> in
     out, stop = session.out, session.stop
     with stop.deferring():
         result = watched_turn(chat, text, request.reply, session, strict=request.strict)
-        chat.close_conversation()
-    session.close_chat()
+        session.close_chat()
     data = turn_data(result, session.load_ms)
     if out.reader_left and not stop.cancelled():
         return 0

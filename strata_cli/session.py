@@ -10,7 +10,7 @@ from datetime import date
 from pathlib import Path
 
 from .config import Config
-from .conversation import Chat, Notice, Policy
+from .conversation import Chat
 from .engine import Engine, EngineOptions
 from .errors import Locked, NotFound, StrataError
 from .files import Files
@@ -21,6 +21,7 @@ from .names import nearest
 from .output import Output
 from .signals import Stop
 from .store import Store
+from .turn import MIB, Notice, Policy
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,17 @@ class Session:
 
     @property
     def policy(self) -> Policy:
-        auto = self.config.settings.auto_sessions
+        auto, memory = self.config.settings.auto_sessions, self.config.settings.memory
         return Policy(
             save=self.wishes.save,
             automatic=auto.enabled,
             min_tokens=auto.min_tokens,
             root_min_tokens=auto.root_min_tokens,
+            ram_bytes=memory.ram_mib * MIB,
+            ram_conversations=memory.ram_conversations,
+            min_free_ram_bytes=memory.min_free_ram_mib * MIB,
+            write_early=memory.write_policy == "park",
+            leave_s=memory.leave_s,
         )
 
     def say(self, notice: Notice) -> None:
@@ -189,4 +195,4 @@ class Session:
     def close_chat(self) -> None:
         if self._chat is not None:
             chat, self._chat = self._chat, None
-            chat.close()
+            chat.close(self.stop.hurried)

@@ -121,6 +121,9 @@ class LlamaEngine:
     def capture(self, start: int, end: int, *, rows: bool = True) -> Captured:
         return self.state.capture(start, end, rows=rows)
 
+    def prepare(self) -> None:
+        self.state.arena.prepare()
+
     def rebuild(self, plan: Rebuild) -> None:
         """See `Engine.rebuild`. Rows first and parts last: copying an empty partial over clears a recurrent one."""
         try:

@@ -1,0 +1,136 @@
+"""From memory to disk: what was captured is written by a background thread, then named in its conversation's head.
+
+Owns the jobs of the writer: which entries, in which order, what a failure leaves behind, and what becomes of parts
+that no boundary needs any more. A head never names a file before it is durable.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from .errors import NoRoom, StrataError
+from .head import Head, SegmentRef, StateRef
+from .identity import Identity
+from .opened import Opened
+from .park import Chain, Parked
+from .shelf import Shelf
+from .tier import Entry
+from .writer import Writer
+
+
+@dataclass
+class Ticket:
+    """One turn's park on its way to the disk. `parked` is final once `done` is set."""
+
+    parked: Parked = field(default_factory=lambda: Parked(skipped="unchanged"))
+    done: threading.Event = field(default_factory=threading.Event)
+    failure: StrataError | None = None
+
+
+@dataclass(frozen=True)
+class Handing:
+    """What a job needs: the conversation, what it stands on, and under which identity."""
+
+    opened: Opened
+    chain: Chain
+    identity: Identity
+    ticket: Ticket
+    update: Callable[[Head], Head]
+    drop: Sequence[SegmentRef] = ()
+    writes: bool = True
+
+
+class Handover:
+    """Writes the memory tier's entries behind the chat's back."""
+
+    def __init__(self, shelf: Shelf, writer: Writer, *, prepare: Callable[[], None]) -> None:
+        self._shelf, self._writer, self._prepare = shelf, writer, prepare
+        self.told: Callable[[Ticket, Opened], None] = lambda _ticket, _opened: None
+
+    def submit(self, handing: Handing) -> None:
+        """Write what is only in memory of the chain, then the head; in order, in the background."""
+        self._writer.submit(lambda: self._run(handing))
+
+    def write_now(self, entries: Sequence[Entry]) -> int:
+        """Write entries while the caller waits, where memory cannot take the next. Raises StrataError."""
+        written = sum(self._write(entry) for entry in entries if not entry.durable)
+        self._shelf.tier.shrink()
+        return written
+
+    def _run(self, handing: Handing) -> None:
+        begun, ticket = time.perf_counter(), handing.ticket
+        written = 0
+        try:
+            with self._shelf.store.shared():
+                for entry in self._waiting(handing.chain) if handing.writes else ():
+                    written += self._write(entry)
+                written += self._name(handing)
+        except StrataError as error:
+            ticket.failure = error
+            with contextlib.suppress(StrataError):
+                written += self._name(handing)
+        skipped = ticket.parked.skipped
+        if ticket.failure is not None:
+            skipped = "no_room" if isinstance(ticket.failure, NoRoom) else "failed"
+        elapsed = (time.perf_counter() - begun) * 1000
+        ticket.parked = replace(
+            ticket.parked,
+            bytes_written=ticket.parked.bytes_written + written,
+            ms=ticket.parked.ms + elapsed,
+            skipped=skipped,
+        )
+        ticket.done.set()
+        self.told(ticket, handing.opened)
+        self._drop(handing)
+        self._shelf.tier.shrink()
+        if not self._shelf.tier.over():
+            self._prepare()
+
+    def _waiting(self, chain: Chain) -> list[Entry]:
+        """The chain's entries that have no file yet, parts before the rows that reach beyond them."""
+        refs = sorted((*chain.parts, *chain.rows), key=lambda ref: (ref.end, ref.kind))
+        entries = (self._shelf.tier.get(self._shelf.store.segment_path(ref.file)) for ref in refs)
+        return [entry for entry in entries if entry is not None and not entry.durable]
+
+    def _write(self, entry: Entry) -> int:
+        _, written = self._shelf.store.write_segment(entry.draft, [entry.payload])
+        entry.durable = True
+        return written
+
+    def _name(self, handing: Handing) -> int:
+        """Put the durable part of the chain into the head. A failing head costs reading time."""
+
+        def update(head: Head) -> Head:
+            return with_state(handing.update(head), handing.identity, self.durable(handing.chain))
+
+        return handing.opened.update_head(update)
+
+    def durable(self, chain: Chain) -> Chain:
+        """The files that a head may name: rows without a gap, and every part that is complete."""
+        rows = []
+        for ref in chain.rows:
+            if not self._is_durable(ref):
+                break
+            rows.append(ref)
+        return Chain(tuple(rows), tuple(ref for ref in chain.parts if self._is_durable(ref)))
+
+    def _is_durable(self, ref: SegmentRef) -> bool:
+        return self._shelf.is_durable(self._shelf.store.segment_path(ref.file))
+
+    def _drop(self, handing: Handing) -> None:
+        """Unlink parts that no kept boundary needs, unless somebody else may use them or is busy."""
+        if not handing.drop or not handing.opened.keeps:
+            return
+        with contextlib.suppress(StrataError), self._shelf.store.exclusive():
+            for ref in handing.drop:
+                self._shelf.store.drop_part(ref.file)
+
+
+def with_state(head: Head, identity: Identity, chain: Chain) -> Head:
+    """The head with what is stored under an identity replaced; an empty chain changes nothing."""
+    if not chain.rows and not chain.parts:
+        return head
+    state = StateRef(identity.fields(), chain.rows, chain.parts, chain.rows_end or chain.parts_end)
+    return replace(head, states={**head.states, identity.digest.hex(): state})
