@@ -11,10 +11,10 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from .branches import copy_lines, give_up_reply, give_up_turns, lines_to, with_turns
 from .engine import Cancelled, Engine
 from .errors import Bad, NoRoom, Refused, StorageFailed, StrataError, UsageProblem
 from .keeper import Keeper
-from .log import Line
 from .match import boundaries
 from .opened import Opened, open_automatic, open_named, role
 from .prompt import Entry, Prompt, Prompter, common, content_text
@@ -79,6 +79,8 @@ class Chat:
         self.leave_conversation()
         self.opened = left
         self._system, self._tools = left.system, left.tools
+        if left.head_fault:
+            self.say(Notice("head", f"{left.head_fault}; it is written anew", warning=True))
         for bad in left.log.bad:
             self.say(Notice("log", f"{name}: line {bad.number} of the text cannot be used: {bad.why}", warning=True))
 
@@ -110,40 +112,22 @@ class Chat:
 
     def retry_text(self) -> str:
         """Give up the last reply; returns the user's text that waits for another one. Raises UsageProblem."""
-        opened = self._with_turns("retry")
-        if opened.unanswered is None:
-            self._back_to(opened, opened.branch[-2].id)
-        waiting = opened.unanswered
-        return content_text(waiting.message or {}) if waiting is not None else ""
+        return give_up_reply(with_turns(self.opened, "retry"))
 
-    def undo(self, turns: int) -> int:
-        """Give up the last user turns with their replies; returns how many are left. Raises UsageProblem."""
-        opened = self._with_turns("undo")
-        asked = [i for i, line in enumerate(opened.branch) if role(line) == "user"]
-        if not 1 <= turns <= len(asked):
-            raise UsageProblem(f"there are {len(asked)} turns to undo, not {turns}")
-        first = asked[-turns]
-        self._back_to(opened, opened.branch[first - 1].id if first else None)
-        return len(asked) - turns
-
-    def _with_turns(self, what: str) -> Opened:
-        if self.opened is None or not self.opened.branch:
-            raise UsageProblem(f"there is nothing to {what}")
-        return self.opened
-
-    def _back_to(self, opened: Opened, line: int | None) -> None:
-        opened.append(parent=line, kind="back")
+    def undo(self, turns: int) -> tuple[int, str]:
+        """Give up the last user turns; returns how many are left and what the first said. Raises UsageProblem."""
+        return give_up_turns(with_turns(self.opened, "undo"), turns)
 
     def fork(self, name: str | None, turn: int | None = None) -> str:
         """Go on in a new conversation that shares all up to a turn (default: all); returns its name.
 
         Turns are counted from 1, 0 is the root. What is left stays as it is. Raises UsageProblem, Locked.
         """
-        opened = self._with_turns("fork")
-        lines = self._lines_to(opened.answered, turn)
-        first = next((content_text(line.message or {}) for line in opened.branch if role(line) == "user"), "")
+        opened = with_turns(self.opened, "fork")
+        lines = lines_to(opened.answered, turn)
         if name is None:
-            forked = open_automatic(self.store, first)
+            first = next(line for line in opened.branch if role(line) == "user")
+            forked = open_automatic(self.store, content_text(first.message or {}))
         elif name in self.store.names():
             raise UsageProblem(f"{name} exists already", hint="choose another name for the fork")
         else:
@@ -159,14 +143,6 @@ class Chat:
         self.opened = forked
         assert forked.name is not None
         return forked.name
-
-    def _lines_to(self, lines: Sequence[Line], turn: int | None) -> Sequence[Line]:
-        asked = [i for i, line in enumerate(lines) if role(line) == "user"]
-        if turn is None:
-            return lines
-        if not 0 <= turn <= len(asked):
-            raise UsageProblem(f"there is no turn {turn}: the conversation has {len(asked)}")
-        return lines[: asked[turn]] if turn < len(asked) else lines
 
     # -- a turn
 
@@ -353,9 +329,8 @@ class Chat:
             position = stop
             if stop in stops and total >= self.policy.min_tokens:
                 is_root = stop == prompt.root
-                self.keeper.capture(
-                    opened, way.ticket, "root" if is_root else "prompt", rows=is_root, root=self._root(prompt)
-                )
+                reason = "root" if is_root else "prompt"
+                self.keeper.capture(opened, way.ticket, reason, rows=is_root, root=self._root(prompt))
 
     def _stops(self, prompt: Prompt) -> list[int]:
         return sorted({self._root(prompt), prompt.boundary} - {0})
@@ -395,24 +370,6 @@ class Chat:
 
 def user(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
-
-
-def copy_lines(opened: Opened, lines: Sequence[Line], setup: Mapping[str, Any]) -> None:
-    """The text of a branch in a new conversation, the exact tokens included."""
-    if setup:
-        opened.append(parent=None, kind="setup", settings=dict(setup))
-    parent: int | None = None
-    for line in lines:
-        opened.append(
-            parent=parent,
-            kind="message",
-            message=line.message,
-            tokens=line.tokens,
-            start=line.start,
-            tokenizer=line.tokenizer,
-            marks=line.marks,
-        )
-        parent = opened.log.lines[-1].id
 
 
 def strict_error(not_reused: NotReused) -> StrataError:

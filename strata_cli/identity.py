@@ -97,7 +97,7 @@ class Identity:
     @cached_property
     def digest(self) -> bytes:
         """32 bytes: the blake3 of the canonical JSON of the fields."""
-        return blake3(canonical_json(self.fields())).digest()
+        return digest_of(self.fields())
 
     @property
     def short(self) -> str:
@@ -106,6 +106,11 @@ class Identity:
 
     def __hash__(self) -> int:
         return hash(self.digest)
+
+
+def digest_of(fields: Mapping[str, Json]) -> bytes:
+    """The digest of an identity's fields: 32 bytes."""
+    return blake3(canonical_json(fields)).digest()
 
 
 def from_fields(fields: Json) -> Identity:
@@ -161,12 +166,13 @@ def _shown(value: Json) -> str:
 
 def differences(saved: Mapping[str, Json], current: Mapping[str, Json]) -> list[Difference]:
     """Where two identities' fields differ, one by one; those inside `rope` and `layout` are dotted."""
-    old, new = _flat(saved), _flat(current)
+    old, new = flat_fields(saved), flat_fields(current)
     names = sorted(old.keys() | new.keys())
     return [Difference(name, old.get(name), new.get(name)) for name in names if old.get(name) != new.get(name)]
 
 
-def _flat(fields: Mapping[str, Json]) -> dict[str, Json]:
+def flat_fields(fields: Mapping[str, Json]) -> dict[str, Json]:
+    """The fields one by one: those inside `rope` and `layout` are dotted."""
     flat: dict[str, Json] = {}
     for name, value in fields.items():
         if isinstance(value, Mapping):

@@ -3,9 +3,11 @@
 Owns how the facts of `report` are printed.
 """
 
+from typing import Any
+
 from .config import Config
 from .output import Output, bar
-from .report import conversation_rows, scan
+from .report import DirectoryFacts, conversation_rows, scan
 from .sizes import format_bytes
 from .store import Store
 
@@ -26,13 +28,16 @@ def inspect_directory(store: Store, config: Config, out: Output, *, show_all: bo
     if hidden > 0:
         out.note(f"{hidden} older ones are not shown; --all shows them")
     out.ids([each.name for each in facts.conversations])
-    return out.finish(
-        {
-            "conversations": [each.as_json() for each in facts.conversations],
-            "prefixes": [each.as_json() for each in facts.prefixes],
-            "by_kind": facts.by_kind,
-            "total_bytes": facts.total_bytes,
-            "budget_bytes": budget,
-            "counters": {},
-        }
-    )
+    return out.finish(directory_data(facts, budget))
+
+
+def directory_data(facts: DirectoryFacts, budget_bytes: int) -> dict[str, Any]:
+    """`data` of the envelope; `inspect NAME` and `--verify` add to it."""
+    return {
+        "conversations": [each.as_json() for each in facts.conversations],
+        "prefixes": [each.as_json() for each in facts.prefixes],
+        "by_kind": facts.by_kind,
+        "total_bytes": facts.total_bytes,
+        "budget_bytes": budget_bytes,
+        "counters": {},
+    }

@@ -28,6 +28,7 @@ class Opened:
     lock: FileLock | None = None
     log: Log = field(default_factory=Log)
     head: Head | None = None
+    head_fault: str = ""
     unwritten: list[Line] = field(default_factory=list)
     wanted: bool = True
     _mutex: threading.RLock = field(default_factory=threading.RLock, repr=False)
@@ -159,8 +160,10 @@ def _read(opened: Opened) -> Opened:
     opened.log = opened.store.read_log(opened.name)
     try:
         opened.head = opened.store.read_head(opened.name)
-    except StrataError:
-        opened.head = None  # losing a head costs reading time; `inspect --verify` reports it
+    except StrataError as error:
+        # Losing a head costs reading time; one that was never written is nobody's loss.
+        opened.head = None
+        opened.head_fault = error.message if not isinstance(error, NotFound) else ""
     return opened
 
 

@@ -165,6 +165,7 @@ class Parker:
             "reason": reason,
             "engine": engine.model.build,
             "tokenizer": engine.vocabulary.digest,
+            "window_tokens": engine.memory.window_tokens,
             "written": self._clock(),
         }
         draft = Draft(kind, start, end, hashes[start], hashes[end], tuple(tokens[start:end]), metadata)

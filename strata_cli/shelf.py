@@ -10,7 +10,7 @@ from .errors import StorageFailed
 from .segment import SegmentFile
 from .state_files import Child
 from .store import Store
-from .tier import Entry, HeldSegment, Tier
+from .tier import Entry, HeldSegment, Tier, available_bytes
 
 Readable = SegmentFile | HeldSegment
 
@@ -21,6 +21,11 @@ class Shelf:
     def __init__(self, store: Store, tier: Tier) -> None:
         self.store, self.tier = store, tier
         self.trouble: StorageFailed | None = None  # why a folder could not be listed, for the turn to tell
+
+    @classmethod
+    def of_disk(cls, store: Store) -> "Shelf":
+        """The directory alone, for those who hold nothing in memory."""
+        return cls(store, Tier(0, 0, available_bytes, 0))
 
     def children(self, start_hash: str) -> Sequence[Child]:
         """The segments that begin at a boundary. A disk that fails to list them is as if it had none."""

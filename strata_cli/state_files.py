@@ -14,15 +14,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .directory import Directory, iso_time
-from .errors import Bad, NotFound, StorageFailed, UsageProblem
-from .files import Buffer, ensure_folder, storage_errors, translated, write_new
+from .errors import Bad, NotFound, StorageFailed, StrataError, UsageProblem
+from .files import Buffer, ensure_folder, read_bytes, storage_errors, translated, write_new
 from .head import SegmentRef
-from .identity import canonical_json
+from .identity import canonical_json, parse_json
 from .segment import FILE_NAME, FOLDER_NAME, Draft, Kind, SegmentFile, encode
 
 SHARED_SUFFIX = ".shared"
 
 _RELATIVE = re.compile(rf"{FOLDER_NAME.pattern}/{FILE_NAME.pattern}", re.ASCII)
+
+NOTE_SUFFIX = ".why"
+NOTE_LIMIT_BYTES = 64 * 1024
 
 
 class Child(NamedTuple):
@@ -35,6 +38,15 @@ class Child(NamedTuple):
     path: Path
     bytes: int
     mtime_ns: int
+
+
+class Quarantined(NamedTuple):
+    """A bad file that was set aside: its place in `quarantine/`, the segment that it was, why, and its bytes."""
+
+    place: str
+    file: str
+    why: str
+    bytes: int
 
 
 class StateFiles:
@@ -151,6 +163,23 @@ class StateFiles:
         self._verified.pop(path, None)
         return True
 
+    def quarantined(self) -> list[Quarantined]:
+        """What lies in quarantine, by place; a note that is missing or malformed leaves the reason open."""
+        folder = self._directory.quarantine
+        with storage_errors(folder, "list"):
+            sizes = {entry.name: entry.size for entry in self._files.list(folder) if entry.is_file}
+        names = sorted(
+            name for name in sizes if not name.endswith(NOTE_SUFFIX) or name[: -len(NOTE_SUFFIX)] not in sizes
+        )
+        return [Quarantined(name, *self._note(folder / (name + NOTE_SUFFIX)), sizes[name]) for name in names]
+
+    def _note(self, path: Path) -> tuple[str, str]:
+        try:
+            note = parse_json(read_bytes(self._files, path, NOTE_LIMIT_BYTES), "note")
+            return str(note["file"]), str(note["why"])
+        except (StrataError, KeyError, TypeError):
+            return "", "no note says why"
+
     def quarantine(self, path: Path, why: str) -> Path:
         """Move a bad segment out of the way, with a note that says why; returns its new place.
 
@@ -169,7 +198,7 @@ class StateFiles:
         self._verified.pop(path, None)
         moment = iso_time(self._directory.now())
         note = canonical_json({"file": inside, "why": why, "time": moment}) + b"\n"
-        write_new(self._files, self._directory.state_tmp, place.with_name(place.name + ".why"), [note], len(note))
+        write_new(self._files, self._directory.state_tmp, place.with_name(place.name + NOTE_SUFFIX), [note], len(note))
         return place
 
 

@@ -18,7 +18,7 @@ from .locks import FileLock, Holder, read_holder
 from .log import Line, Log, append_bytes, parse_log
 from .names import NAME, check_name
 from .segment import Draft, SegmentFile
-from .state_files import Child, StateFiles
+from .state_files import Child, Quarantined, StateFiles
 
 HEAD_LIMIT_BYTES = 64 * 1024 * 1024
 LOG_LIMIT_BYTES = 4 * 1024 * 1024 * 1024
@@ -193,6 +193,12 @@ class Store:
             raise
         return len(data)
 
+    def record_sizes(self, kind: str = "conversations") -> dict[str, int]:
+        """Every file of conversations or prefixes by its name, in bytes."""
+        folder = self._path("x", kind, "").parent
+        with storage_errors(folder, "list"):
+            return {entry.name: entry.size for entry in self._files.list(folder) if entry.is_file}
+
     def text_bytes(self) -> int:
         """What conversations, prefixes, counters, key and locks take: all that is not state."""
         folders = (*(self.root / kind for kind in RECORD_KINDS), self.root / "counters", self.root)
@@ -204,6 +210,10 @@ class Store:
 
     def temporary_bytes(self) -> int:
         return sum(self._folder_bytes(folder) for folder in {self.directory.tmp, self.directory.state_tmp})
+
+    def quarantined(self) -> list[Quarantined]:
+        """What lies in quarantine, by place."""
+        return self._state.quarantined()
 
     def quarantine_bytes(self) -> int:
         return self._folder_bytes(self.directory.quarantine)

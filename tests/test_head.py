@@ -11,6 +11,7 @@ from strata_cli.errors import Bad, Refused, StrataError
 from strata_cli.head import Head, SegmentRef, StateRef, encode_head, parse_head, title_of
 from strata_cli.identity import checked_json
 
+
 def signed(value: dict[str, object]) -> bytes:
     """A head's bytes with a check that fits, whatever it says."""
     return checked_json({name: each for name, each in value.items() if name != "check"}) + b"\n"

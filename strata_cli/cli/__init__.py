@@ -12,7 +12,9 @@ from typing import Any
 from ..errors import StrataError, UsageProblem
 from ..output import Mode, Output, prepare_streams
 from . import inspect as inspect
+from . import restore as restore
 from . import run as run
+from . import save as save
 from .app import app
 
 

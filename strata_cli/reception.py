@@ -1,0 +1,244 @@
+"""Restoring a strata file: read as a stream, verified in `tmp/`, and only then part of the directory.
+
+Owns what is taken, what is left, what counts as foreign, and the order in which things become visible: segments, then
+text, then the head. Loads no model.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from .archive import Listed, Manifest, Reader
+from .arriving import SegmentStream, Staging, passed
+from .errors import Bad, NoRoom, NotFound, Refused, UsageProblem
+from .foreign import Foreign, with_foreign
+from .head import Head, parse_head
+from .identity import from_fields
+from .log import Log, parse_log
+from .names import check_name
+from .snapshot import check_replaceable, model_of, text_seal, with_counts, write_conversation
+from .store import Store
+from .transfer import Needs, Row, Transfer, deepest, files_of, why_unusable
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the command line asks: another name, replacing, trust, only a plan, how long to wait for a lock."""
+
+    as_name: str | None = None
+    replace: bool = False
+    trust: bool = False
+    plan: bool = False
+    wait_s: float = 60.0
+
+
+@dataclass
+class Reception:
+    """One archive being received. `check` is told the bytes read so far and may raise."""
+
+    store: Store
+    reader: Reader
+    wish: Wish
+    check: Callable[[int], None] = lambda _: None
+    there: dict[str, int] = field(default_factory=dict)
+    foreign_files: dict[str, str] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+
+    def run(self) -> Transfer:
+        """Receive it. Raises Bad, Refused, UsageProblem, NoRoom, StorageFailed, Locked; nothing is changed then."""
+        self.manifest = self.reader.manifest()
+        self.name = self._name()
+        self.head = self._head()
+        self.log = self._log()
+        self.text_is_own = self.manifest.seal == text_seal(self.store, self._log_data)
+        self._check_target()
+        staging = Staging(self.store.directory)
+        with self.store.shared():
+            try:
+                self._receive(staging)
+                self.reader.end()
+                self._check_identities()
+                written = 0 if self.wish.plan else self._commit(staging)
+            finally:
+                staging.discard()
+            self._see_what_is_there()
+        return self._transfer(written)
+
+    def _name(self) -> str:
+        if self.wish.as_name is not None:
+            return check_name(self.wish.as_name)
+        try:
+            return check_name(self.manifest.name)
+        except UsageProblem as error:
+            raise Bad(f"the archive's conversation: {error.message}", hint="--as NAME gives it another") from None
+
+    def _head(self) -> Head:
+        head = parse_head(self.reader.head(self.manifest), self.name)
+        for digest, state in head.states.items():
+            if from_fields(dict(state.identity)).digest.hex() != digest:
+                raise Bad("the archive's head names an identity that is not its own")
+        self._digests = {file: d for d, state in head.states.items() for file in files_of([state])}
+        if not {each.file for each in self.manifest.files}.issubset(self._digests):
+            raise Bad("the archive has segments that its head does not name")
+        return replace(head, extra=with_foreign(head.extra, Foreign()))
+
+    def _log(self) -> Log:
+        self._log_data = self.reader.log(self.manifest)
+        log = parse_log(self._log_data)
+        if log.bad:
+            raise Bad(f"the archive's text: line {log.bad[0].number}: {log.bad[0].why}")
+        return log
+
+    def _check_target(self) -> None:
+        exists = self.name in self.store.names()
+        if exists:
+            before = self.store.read_log(self.name)
+            check_replaceable(self.name, before, self.log, exists=True, replace_it=self.wish.replace)
+
+    # -- the segments
+
+    def _receive(self, staging: Staging) -> None:
+        taken = {each.file: self._decide(each) for each in self.manifest.files}
+        carried = {each.file: each for each in self.manifest.files if each.file in self.manifest.carried}
+        wanted_bytes = sum(carried[file].bytes for file, why in taken.items() if not why and file in carried)
+        free = self.store.free_bytes()
+        if wanted_bytes > free and not self.wish.plan:
+            raise NoRoom(
+                f"the archive's new segments take {wanted_bytes:,} bytes and {free:,} are free",
+                hint="free some space, or `strata prune`",
+            )
+        self.needed_bytes, self.free_bytes = wanted_bytes, free
+        if not self.wish.plan:
+            staging.prepare()
+        for file in self.manifest.carried:
+            self._one(carried[file], taken[file], staging)
+        for each in self.manifest.files:
+            if each.file not in carried:
+                why = taken[each.file] or "neither here nor in the archive: restore its BASE first"
+                self._row(each, 0, "here" if taken[each.file] else "nowhere", why)
+
+    def _decide(self, listed: Listed) -> str:
+        """Why a file need not be written; empty where it must be."""
+        try:
+            with self.store.open_segment(self.store.segment_path(listed.file)) as there:
+                own, same = there.sealed_by(self.store.key), there.digest().hex() == listed.digest
+        except (NotFound, Bad, Refused):
+            return ""
+        if own:
+            return "it is here already"
+        if self.wish.trust:
+            return ""
+        self.foreign_files |= {listed.file: listed.digest} if same else {}
+        return "it is here already" if same else "another copy from elsewhere is here: --trust takes this one"
+
+    def _one(self, listed: Listed, why: str, staging: Staging) -> None:
+        blocks = self.reader.blocks(listed)
+        self.check(self.reader.bytes_read)
+        left = why or self.wish.plan
+        stream = passed(listed, blocks) if left else staging.take(listed, blocks, self._seal_key)
+        if stream.identity != self._digests[listed.file]:
+            raise Bad(f"segment {listed.file}: made under another identity than the head says")
+        if why:
+            self._row(listed, 0, "here", why)
+        else:
+            self._new(listed, stream)
+
+    @property
+    def _seal_key(self) -> bytes | None:
+        if not self.wish.trust:
+            return None
+        self.store.directory.prepare_state()  # the key is made with the first folder that needs it
+        return self.store.key
+
+    def _new(self, listed: Listed, stream: SegmentStream) -> None:
+        own = self.wish.trust or stream.sealed_by(self.store.key)
+        if not own:
+            self.foreign_files[listed.file] = listed.digest
+        self._row(listed, listed.bytes, "archive", "new" if own else "new; foreign: only this conversation uses it")
+
+    def _row(self, listed: Listed, size: int, source: str, why: str) -> None:
+        ref = next(
+            ref
+            for state in self.head.states.values()
+            for ref in (*state.segments, *state.parts)
+            if ref.file == listed.file
+        )
+        what = "rows" if ref.kind == "seg" else "part"
+        self.rows.append(Row(what, ref.end - ref.start, size, source, why, ref.start, ref.end))
+
+    def _check_identities(self) -> None:
+        """Sizes in the head are what prune and inspect count with: they must be those of the files."""
+        sizes = {each.file: each.bytes for each in self.manifest.files}
+        for state in self.head.states.values():
+            for ref in (*state.segments, *state.parts):
+                if ref.bytes != sizes.get(ref.file, ref.bytes):
+                    raise Bad(f"the archive's head and its list disagree about {ref.file}")
+
+    # -- becoming visible
+
+    @property
+    def _mark(self) -> Foreign:
+        if self.wish.trust:
+            return Foreign()
+        ids = [line.id for line in self.log.lines]
+        lines = () if self.text_is_own or not ids else ((min(ids), max(ids)),)
+        return Foreign(lines, self.foreign_files)
+
+    def _commit(self, staging: Staging) -> int:
+        written = staging.bytes_written
+        self.store.directory.prepare_state()
+        staging.move_in()
+        head = with_counts(self.head, self.log)
+        self.head, text = write_conversation(
+            self.store,
+            self.name,
+            head,
+            self.log,
+            self._mark,
+            replace_it=self.wish.replace,
+            wait_s=self.wish.wait_s,
+        )
+        return written + text
+
+    def _see_what_is_there(self) -> None:
+        self.there = self.store.segment_sizes()
+        if self.wish.plan:
+            sizes = {each.file: each.bytes for each in self.manifest.files}
+            self.there |= {file: sizes[file] for file in self.manifest.carried}
+            self.head = with_counts(self.head, self.log)
+
+    def _transfer(self, written: int) -> Transfer:
+        head, manifest = self.head, self.manifest
+        why, state = why_unusable(head, self.there), deepest(head)
+        text = Row("text", head.tokens, manifest.log_bytes, "archive", f"{head.turns} turns")
+        state_bytes = sum(ref.bytes for ref in (*state[1].segments, *state[1].parts)) if state else 0
+        return Transfer(
+            name=self.name,
+            file=None,
+            tokens=head.tokens,
+            turns=head.turns,
+            segments=len(manifest.files),
+            bytes=manifest.total_bytes,
+            bytes_written=written,
+            identity=state[0][:16] if state else None,
+            usable=why is None,
+            why=why,
+            rows=(text, *self.rows),
+            needs=Needs(self.needed_bytes, self.free_bytes, head.tokens, state_bytes, model_of(head)),
+        )
+
+
+def receive(store: Store, reader: Reader, wish: Wish, check: Callable[[int], None] = lambda _: None) -> Transfer:
+    """Receive one archive; see `Reception.run`."""
+    return Reception(store, reader, wish, check).run()
+
+
+def look(reader: Reader) -> tuple[Manifest, Head, Log]:
+    """What an archive holds, with every byte of it checked. Raises Bad, Refused."""
+    manifest = reader.manifest()
+    head = parse_head(reader.head(manifest), manifest.name)
+    log = parse_log(reader.log(manifest))
+    by_file = {each.file: each for each in manifest.files}
+    for file in manifest.carried:
+        passed(by_file[file], reader.blocks(by_file[file]))
+    reader.end()
+    return manifest, with_counts(head, log), log
