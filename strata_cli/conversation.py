@@ -14,6 +14,8 @@ from typing import Any
 from .branches import copy_lines, give_up_reply, give_up_turns, lines_to, with_turns
 from .engine import Cancelled, Engine
 from .errors import Bad, NoRoom, Refused, StorageFailed, StrataError, UsageProblem
+from .foreign import foreign_of
+from .history import entries, known_tokens
 from .keeper import Keeper
 from .match import boundaries
 from .opened import Opened, open_automatic, open_named, role
@@ -98,14 +100,20 @@ class Chat:
         opened.leave()
         self.keeper.when_written(opened.release)
 
-    def close(self, hurried: Callable[[], bool] = lambda: False) -> None:
-        """Leave: text first, then what is still only in memory, as long as the policy waits. Frees the engine."""
+    def finish(self, hurried: Callable[[], bool] = lambda: False) -> None:
+        """Leave: text first, then what is still only in memory, as long as the policy waits."""
         try:
             self.leave_conversation()
         finally:
             self.keeper.finish(hurried)
             for left in self._left.values():
                 left.release()
+
+    def close(self, hurried: Callable[[], bool] = lambda: False) -> None:
+        """Leave, and free the engine."""
+        try:
+            self.finish(hurried)
+        finally:
             self.engine.close()
 
     # -- going back
@@ -148,7 +156,8 @@ class Chat:
 
     def prompt_for(self, text: str) -> Prompt:
         """The prompt of the next turn. Raises Refused where the template cannot say it."""
-        return self.prompter.build([*self._entries(), Entry(user(text))], tools=self._tools, day=self._conversation_day)
+        past = entries(self.opened, self._system, self.engine.vocabulary)
+        return self.prompter.build([*past, Entry(user(text))], tools=self._tools, day=self._conversation_day)
 
     def plan(self, text: str) -> tuple[Prompt, RestorePlan]:
         """What a turn would keep, apply and read. Touches nothing."""
@@ -160,7 +169,7 @@ class Chat:
         """Say `text` and get the reply. Raises NoRoom before anything is written where it does not fit."""
         prompt = self.prompt_for(text)
         self._check_fits(prompt)
-        way = UnderWay(prompt, self._known_tokens())
+        way = UnderWay(prompt, tuple(known_tokens(self.opened, self.engine.vocabulary)))
         opened = self._open_for(text)
         self._write_user_line(opened, text, way)
         begun = time.perf_counter()
@@ -195,26 +204,9 @@ class Chat:
 
     # -- the steps of a turn
 
-    def _entries(self) -> list[Entry]:
-        """The messages so far, with the tokens of replies that this tokenizer made."""
-        entries = [Entry({"role": "system", "content": self._system})] if self._system else []
-        digest = self.engine.vocabulary.digest
-        for line in self.opened.answered if self.opened else ():
-            sampled = role(line) == "assistant" and line.tokenizer == digest
-            entries.append(Entry(line.message or {}, line.tokens if sampled else None))
-        return entries
-
     @property
     def _conversation_day(self) -> date:
         return (self.opened.day if self.opened else None) or self._day
-
-    def _known_tokens(self) -> tuple[int, ...]:
-        """What the engine had read of this conversation up to its last reply, in this tokenizer's ids."""
-        answered = self.opened.answered if self.opened else ()
-        if not answered or answered[-1].tokenizer != self.engine.vocabulary.digest:
-            return ()
-        assert self.opened is not None
-        return self.opened.log.tokens(answered[-1].id)
 
     def _check_fits(self, prompt: Prompt) -> None:
         size, room = len(prompt.tokens), self.engine.context_tokens
@@ -259,7 +251,8 @@ class Chat:
 
     def _plan(self, prompt: Prompt, exclude: frozenset[Path]) -> RestorePlan:
         limit = len(prompt.tokens) - 1
-        agrees = min(common(self.engine.tokens, prompt.tokens), limit)
+        mine = self.keeper.foreign_for in (None, self.name)
+        agrees = min(common(self.engine.tokens, prompt.tokens), limit) if mine else 0
         live = Live(agrees, agrees if self.engine.can_cut(agrees) else 0)
         digest, memory = self.engine.identity.digest, self.engine.memory
         stored = boundaries(self.keeper.shelf, digest, prompt.tokens, memory, limit, exclude=exclude)
@@ -277,7 +270,7 @@ class Chat:
             if strict and way.failures:
                 break
             try:
-                restored = execute(plan, self.engine, self.keeper.shelf)
+                restored = execute(plan, self.engine, self.keeper.shelf, foreign_of(opened.head).files, owner=self.name)
             except CannotApply as error:
                 exclude |= set(error.paths)
                 way.failures.append(NotReused(error.reason, error.message, plan.position))

@@ -209,6 +209,10 @@ class Engine(Protocol):
     def prepare(self) -> None:
         """Make the next capture cheap. May be called from another thread, while the engine reads."""
 
+    def check_state(self, state: Buffer, start: int, end: int, *, part: bool = False, whole: bool = False) -> None:
+        """Raises Bad for bytes from elsewhere that cannot be this model's state of [start, end); Refused where it
+        cannot tell. `whole`: a state of [0, end) as llama.cpp's files have it."""
+
     def rebuild(self, plan: Rebuild) -> None:
         """Raises EngineFailed with the engine emptied."""
 

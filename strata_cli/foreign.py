@@ -4,11 +4,12 @@ The mark is a value in the head (`extra["foreign"]`). A foreign segment is used 
 its digest, and by nothing else; how its bytes are checked before the engine sees them is decided by the restore.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from .head import Head
+from .head import Head, SegmentRef
 from .identity import Json
+from .store import Store
 
 KEY = "foreign"
 
@@ -40,6 +41,24 @@ def foreign_of(head: Head | None) -> Foreign:
     pairs = tuple((each[0], each[1]) for each in lines if _is_pair(each)) if isinstance(lines, list) else ()
     named = files if isinstance(files, Mapping) else {}
     return Foreign(pairs, {str(file): str(digest) for file, digest in named.items()})
+
+
+def also_foreign(foreign: Foreign, store: Store, refs: Iterable[SegmentRef]) -> Foreign:
+    """The mark with those of `refs` that this directory has not sealed: what was computed upon foreign state."""
+    files = dict(foreign.files)
+    for ref in refs:
+        if ref.file not in files:
+            with store.open_segment(store.segment_path(ref.file)) as file:
+                files |= {} if file.sealed_by(store.key) else {ref.file: file.digest().hex()}
+    return Foreign(foreign.lines, files)
+
+
+def honest(pieces: Sequence[bytes], specials: Sequence[bool], text: str) -> bool:
+    """Whether token ids from elsewhere are what they claim to be: the stored text, and no special token inside it.
+
+    `pieces` and `specials` are what this model's vocabulary says of each id.
+    """
+    return not any(specials) and b"".join(pieces).decode("utf-8", errors="replace") == text
 
 
 def _is_pair(value: Json) -> bool:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from .errors import NoRoom, StrataError
+from .foreign import also_foreign, foreign_of, with_foreign
 from .head import Head, SegmentRef, StateRef
 from .identity import Identity
 from .opened import Opened
@@ -40,6 +41,7 @@ class Handing:
     update: Callable[[Head], Head]
     drop: Sequence[SegmentRef] = ()
     writes: bool = True
+    foreign: bool = False
 
 
 class Handover:
@@ -95,7 +97,7 @@ class Handover:
         return [entry for entry in entries if entry is not None and not entry.durable]
 
     def _write(self, entry: Entry) -> int:
-        _, written = self._shelf.store.write_segment(entry.draft, [entry.payload])
+        _, written = self._shelf.store.write_segment(entry.draft, [entry.payload], own=entry.own)
         entry.durable = True
         return written
 
@@ -103,9 +105,17 @@ class Handover:
         """Put the durable part of the chain into the head. A failing head costs reading time."""
 
         def update(head: Head) -> Head:
-            return with_state(handing.update(head), handing.identity, self.durable(handing.chain))
+            return self.naming(handing.update(head), handing.identity, handing.chain, foreign=handing.foreign)
 
         return handing.opened.update_head(update)
+
+    def naming(self, head: Head, identity: Identity, chain: Chain, *, foreign: bool) -> Head:
+        """The head with what is durable of a chain; with the mark of what was computed upon state from elsewhere."""
+        chain = self.durable(chain)
+        if foreign:
+            mark = also_foreign(foreign_of(head), self._shelf.store, (*chain.rows, *chain.parts))
+            head = replace(head, extra=with_foreign(head.extra, mark))
+        return with_state(head, identity, chain)
 
     def durable(self, chain: Chain) -> Chain:
         """The files that a head may name: rows without a gap, and every part that is complete."""

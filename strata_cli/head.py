@@ -50,8 +50,9 @@ class Head:
     """All that is known of a conversation besides its text.
 
     Times are ISO-8601 UTC; `last_turn` is "" before the first completed turn. `pins` are token positions,
-    `tokens` is the length of the current branch. `states` maps an identity digest (64 hex digits) to what is
-    stored under it. `extra` holds keys of other versions, which are written back as they came.
+    `tokens` is the length of the current branch, `lines` the last id that its text had. `states` maps an identity
+    digest (64 hex digits) to what is stored under it. `extra` holds keys of other versions, which are written back
+    as they came.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Head:
     last_turn: str = ""
     turns: int = 0
     tokens: int = 0
+    lines: int = 0
     pins: tuple[int, ...] = ()
     states: Mapping[str, StateRef] = field(default_factory=dict)
     extra: Mapping[str, Json] = field(default_factory=dict)
@@ -138,6 +140,12 @@ def _state(raw: dict[str, Any]) -> StateRef:
     return StateRef(raw["identity"], segments, parts, raw["tokens"])
 
 
+def files_of(head: Head) -> list[str]:
+    """The files that a head names, rows and parts of every identity, without making values of them."""
+    states = _states_as_json(head.states)
+    return [row[2] for state in states.values() for rows in (state["segments"], state["parts"]) for row in rows]
+
+
 def parse_head(data: bytes, name: str) -> Head:
     """Read a head; the file's own name counts. Raises Bad, or Refused for another format version."""
     value = parse_json(data, f"head of {name!r}")
@@ -180,6 +188,7 @@ _TYPES = {
     "last_turn": str,
     "turns": int,
     "tokens": int,
+    "lines": int,
     "pins": list,
     "states": dict,
 }
@@ -199,7 +208,7 @@ def _fault(value: dict[str, Any]) -> str:
     for name in ("created", "updated", "last_turn"):
         if value[name] and not _TIME.fullmatch(value[name]):
             return f"{name!r} is no time"
-    if not _are_counts([value["turns"], value["tokens"], *value["pins"]]):
+    if not _are_counts([value["turns"], value["tokens"], value["lines"], *value["pins"]]):
         return "a count is no whole number"
     for digest, state in value["states"].items():
         if not _DIGEST.fullmatch(digest) or not _is_state(state):

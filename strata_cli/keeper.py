@@ -10,7 +10,7 @@ from typing import Any
 
 from .engine import Engine
 from .errors import Bad, NoRoom, StrataError
-from .handover import Handing, Handover, Ticket, with_state
+from .handover import Handing, Handover, Ticket
 from .head import Head, SegmentRef
 from .identity import prefix_hashes
 from .keeping import kept_positions, parts_to_keep
@@ -51,6 +51,7 @@ class Keeper:
         self._parker = Parker(engine, self.shelf, store.clock)
         self._waiting: dict[str, Handing] = {}  # captured and not handed to the writer, by conversation
         self.chain = Chain()
+        self.foreign_for: str | None = None  # the conversation for which state from elsewhere is in the engine
         self.parked: Callable[[Ticket, Opened], None] = lambda _ticket, _opened: None
 
     # -- what the engine stands on
@@ -61,6 +62,11 @@ class Keeper:
         parts = self.chain.cut(min(plan.live.agrees, plan.position)).parts
         named = self._named_parts(opened, plan.tokens[: plan.position])
         self.chain = Chain(rows, named).plus(restored.rows, (*parts, *restored.parts))
+        if restored.foreign:
+            self.foreign_for = opened.name
+        elif not (plan.keep if plan.uses else plan.position):
+            self.foreign_for = None
+        self._parker.own = self.foreign_for is None
 
     def _named_parts(self, opened: Opened, tokens: Sequence[int]) -> tuple[SegmentRef, ...]:
         """Parts that the head names for these very tokens: boundaries that stay usable though nothing applied them."""
@@ -75,10 +81,16 @@ class Keeper:
         """Let the head name what the conversation stands on now; returns the bytes written, 0 where it says so."""
         if not opened.keeps:
             return 0
-        chain = self._handover.durable(self.chain)
+        chain, identity, foreign = (
+            self._handover.durable(self.chain),
+            self._engine.identity,
+            self.foreign_for is not None,
+        )
         try:
             self._mark_shared(opened, chain)
-            return opened.update_head(lambda head: with_state(self._described(head), self._engine.identity, chain))
+            return opened.update_head(
+                lambda head: self._handover.naming(self._described(head), identity, chain, foreign=foreign)
+            )
         except StrataError as error:
             self._say(Notice("head", f"the head is not written: {error.message}", warning=True))
             return 0
@@ -180,7 +192,10 @@ class Keeper:
             described = self._described(head)
             return replace(described, turns=turns, tokens=tokens, last_turn=moment, updated=moment)
 
-        handing = Handing(opened, self.chain, self._engine.identity, ticket, turn_done, self._forget(dropped))
+        foreign = self.foreign_for is not None
+        handing = Handing(
+            opened, self.chain, self._engine.identity, ticket, turn_done, self._forget(dropped), foreign=foreign
+        )
         self._submit(handing)
 
     def _forget(self, dropped: tuple[SegmentRef, ...]) -> tuple[SegmentRef, ...]:

@@ -34,6 +34,11 @@ class Opened:
     _mutex: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     @property
+    def lost_lines(self) -> int:
+        """How many lines at the end of the text the head has seen and the log has lost."""
+        return max(0, self.head.lines - self.log.next_id + 1 - len(self.log.bad)) if self.head else 0
+
+    @property
     def keeps(self) -> bool:
         return self.name is not None and self.lock is not None
 

@@ -71,6 +71,7 @@ class Parker:
 
     def __init__(self, engine: Engine, shelf: Shelf, clock: Callable[[], str]) -> None:
         self._engine, self._shelf, self._clock = engine, shelf, clock
+        self.own = True  # False while the engine holds state from elsewhere: what follows from it is foreign too
 
     def capture(
         self,
@@ -171,7 +172,7 @@ class Parker:
         draft = Draft(kind, start, end, hashes[start], hashes[end], tuple(tokens[start:end]), metadata)
         path = self._shelf.store.segment_path(draft.relative_path)
         size = file_bytes(draft, payload.nbytes)
-        return Entry(draft, payload, path, size, owner, time.time_ns(), release)
+        return Entry(draft, payload, path, size, owner, time.time_ns(), release, self.own)
 
 
 def _once_all_released(captured: Captured, *, rows: bool, part: bool) -> Callable[[], None]:

@@ -7,7 +7,7 @@ file is verified before the engine is touched.
 
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,10 @@ from .engine import Engine, EngineFailed, Memory, Rebuild
 from .errors import Bad, NotFound, Refused, StorageFailed, StrataError
 from .head import SegmentRef
 from .match import Boundary, Use
+from .segment import Kind
 from .shelf import Readable, Shelf
+
+NOTHING: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -122,22 +125,31 @@ class Restored:
     ms: float
     rows: tuple[SegmentRef, ...]
     parts: tuple[SegmentRef, ...]
+    foreign: bool = False
 
 
-def execute(plan: RestorePlan, engine: Engine, shelf: Shelf) -> Restored:
-    """Verify every file, then touch the engine. Raises CannotApply."""
+def execute(
+    plan: RestorePlan, engine: Engine, shelf: Shelf, foreign: Mapping[str, str] = NOTHING, *, owner: str | None = None
+) -> Restored:
+    """Verify every file, then touch the engine. Raises CannotApply.
+
+    `foreign`: files from elsewhere that came with this very conversation, `owner`, and their digests (hex).
+    """
     started = time.perf_counter()
+    permit = Permit(shelf, foreign, owner)
     with contextlib.ExitStack() as opened:
-        rows = [_verified(use, plan, engine, shelf, opened) for use in plan.rows]
-        parts = [_verified(use, plan, engine, shelf, opened) for use in plan.parts]
+        rows = [_verified(use, plan, engine, shelf, opened, permit) for use in plan.rows]
+        parts = [_verified(use, plan, engine, shelf, opened, permit) for use in plan.parts]
         if plan.uses or plan.position < len(engine.tokens):
             _touch(plan, engine, rows, parts)
+        from_elsewhere = any(not file.own for file in (*rows, *parts))
     return Restored(
         segments=len(plan.uses),
         size_bytes=sum(use.child.bytes for use in plan.uses),
         ms=(time.perf_counter() - started) * 1000,
         rows=tuple(_reference(use) for use in plan.rows if use.end <= plan.position),
         parts=tuple(_reference(use) for use in plan.parts),
+        foreign=from_elsewhere,
     )
 
 
@@ -157,12 +169,38 @@ def _touch(
         raise CannotApply(tuple(use.child.path for use in plan.uses), "bad", error) from error
 
 
-def _verified(use: Use, plan: RestorePlan, engine: Engine, shelf: Shelf, opened: contextlib.ExitStack) -> Readable:
+@dataclass(frozen=True)
+class Permit:
+    """Which state without this directory's seal may be used: that which came with the conversation itself."""
+
+    shelf: Shelf
+    foreign: Mapping[str, str]
+    owner: str | None
+
+    def check(self, use: Use) -> None:
+        """Before anything is hashed. Raises Refused."""
+        path, named = use.child.path, self.foreign.get(_reference(use).file)
+        entry = self.shelf.tier.get(path)
+        if entry is not None:
+            allowed = entry.own or entry.owner == self.owner
+        else:
+            with self.shelf.store.open_segment(path) as file:
+                allowed = file.sealed_by(self.shelf.store.key) or named == file.digest().hex()
+        if not allowed:
+            raise Refused(f"{path.name}: comes from another directory", reason="foreign")
+
+
+def _verified(
+    use: Use, plan: RestorePlan, engine: Engine, shelf: Shelf, opened: contextlib.ExitStack, permit: Permit
+) -> Readable:
     path = use.child.path
     try:
+        permit.check(use)
         file = shelf.verified(path)
         opened.callback(file.close)
         check_meaning(file, use, plan.tokens, engine)
+        if not file.own:
+            check_structure(file, engine)
     except NotFound as error:
         raise CannotApply((path,), "missing", error) from error
     except Bad as error:
@@ -173,16 +211,20 @@ def _verified(use: Use, plan: RestorePlan, engine: Engine, shelf: Shelf, opened:
 
 
 def check_meaning(file: Readable, use: Use, tokens: Sequence[int], engine: Engine) -> None:
-    """Intact bytes are not enough: they must be these tokens' state, under this identity, from this directory."""
+    """Intact bytes are not enough: they must be these tokens' state, under this identity."""
     if (file.header.start, file.header.end, file.header.kind) != (use.start, use.end, use.child.kind):
         raise Bad(f"{use.child.path.name}: holds other tokens than its place says")
     if file.metadata.get("identity") != engine.identity.digest.hex():
         raise Refused(f"{use.child.path.name}: made by another model or configuration", reason="identity")
-    if not file.own:
-        raise Refused(f"{use.child.path.name}: comes from another directory", reason="foreign")
     wanted = tokens[use.start : use.end]
     if list(file.tokens()[: len(wanted)]) != list(wanted) and use.end <= len(tokens):
         raise Bad(f"{use.child.path.name}: holds the state of other tokens")
+
+
+def check_structure(file: Readable, engine: Engine) -> None:
+    """A digest proves that bytes are unchanged, not who made them: llama.cpp must not trust their counts."""
+    with memoryview(file.payload) as state:
+        engine.check_state(state, file.header.start, file.header.end, part=file.header.kind is Kind.PART)
 
 
 def _reference(use: Use) -> SegmentRef:

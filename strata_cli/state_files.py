@@ -26,6 +26,8 @@ _RELATIVE = re.compile(rf"{FOLDER_NAME.pattern}/{FILE_NAME.pattern}", re.ASCII)
 
 NOTE_SUFFIX = ".why"
 NOTE_LIMIT_BYTES = 64 * 1024
+# Seals what was computed upon state from elsewhere: anybody can make this seal, so it proves nothing.
+FOREIGN_KEY = bytes(32)
 
 
 class Child(NamedTuple):
@@ -116,9 +118,10 @@ class StateFiles:
             raise
         return segment
 
-    def write(self, draft: Draft, payload: Sequence[Buffer]) -> tuple[SegmentRef, int]:
+    def write(self, draft: Draft, payload: Sequence[Buffer], *, own: bool = True) -> tuple[SegmentRef, int]:
         """Write a segment, durable and whole; one that is there already, with this directory's seal, stays.
 
+        With `own` false it gets no seal of this directory: it was computed upon state from elsewhere (B16).
         Returns its reference, and the bytes written: 0 when it was there.
         """
         self._directory.prepare_state()
@@ -126,7 +129,7 @@ class StateFiles:
         there_bytes = self._stored_bytes(path, draft, sum(memoryview(piece).nbytes for piece in payload))
         if there_bytes:
             return _ref(draft, there_bytes), 0
-        blocks, total_bytes = encode(draft, payload, self._directory.key)
+        blocks, total_bytes = encode(draft, payload, self._directory.key if own else FOREIGN_KEY)
         ensure_folder(self._files, path.parent)
         write_new(self._files, self._directory.state_tmp, path, blocks, total_bytes)
         return _ref(draft, total_bytes), total_bytes

@@ -278,9 +278,12 @@ class Store:
         """An open segment with every byte checked, once a process for each version of the file; see `own`."""
         return self._state.verified(path)
 
-    def write_segment(self, draft: Draft, payload: Sequence[Buffer]) -> tuple[SegmentRef, int]:
-        """Write a segment once, its payload in pieces. Returns its reference and the bytes written, 0 where it was."""
-        return self._state.write(draft, payload)
+    def write_segment(self, draft: Draft, payload: Sequence[Buffer], *, own: bool = True) -> tuple[SegmentRef, int]:
+        """Write a segment once, its payload in pieces. Returns its reference and the bytes written, 0 where it was.
+
+        `own` false: it was computed upon state from elsewhere, and is foreign as that is.
+        """
+        return self._state.write(draft, payload, own=own)
 
     def share(self, relative: str) -> None:
         """Mark a part as used by more than the conversation that wrote it."""

@@ -29,6 +29,7 @@ class Entry:
     owner: str
     order_ns: int
     release: Callable[[], None]
+    own: bool = True  # False: captured upon state from elsewhere, and foreign as that is
     durable: bool = False
 
     @property
@@ -45,10 +46,8 @@ class Entry:
 class HeldSegment:
     """An entry, read as a segment file is: what `restore` needs of either."""
 
-    own = True
-
     def __init__(self, entry: Entry) -> None:
-        self._entry = entry
+        self._entry, self.own = entry, entry.own
         draft = entry.draft
         self.header = Header(0, draft.kind, draft.start, draft.end, entry.size_bytes, 4 * len(draft.tokens), 0)
 

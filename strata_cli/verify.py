@@ -133,6 +133,10 @@ class Check:
         if f"{name}.json" in sizes:
             self._count(sizes[f"{name}.json"])
         if isinstance(head, Head):
+            lost = head.lines - log.next_id + 1 - len(log.bad)
+            if lost > 0:
+                what = f"its last {lost:,} lines are gone"
+                self.bad.append(Finding(f"{kind}/{name}.jsonl", what, _without_line(log)))
             for digest, state in head.states.items():
                 self._state(f"{kind}/{name}.json", name, digest, state, turns)
         elif f"{name}.json" in sizes or not isinstance(head, NotFound):
@@ -282,7 +286,7 @@ def _without_head(turns: Sequence[Turn]) -> str:
 
 def _without_line(log: Log) -> str:
     count = len(log.branch())
-    return f"what this line said is lost; {count:,} other {'message is' if count == 1 else 'messages are'} whole"
+    return f"what it said is lost; {count:,} other {'message is' if count == 1 else 'messages are'} whole"
 
 
 def _unique(findings: Iterable[Finding]) -> list[Finding]:

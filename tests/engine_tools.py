@@ -5,13 +5,13 @@ saving and restoring is used here.
 """
 
 import ctypes
-import hashlib
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from blake3 import blake3
 
 from strata_cli.engine import EngineOptions, Sampling
 from strata_cli.llama_engine import load
@@ -35,7 +35,7 @@ class Engines:
         key = (family, seed, *sorted(options.items()))
         if key not in self._loaded:
             path = self._tiny(family, seed)
-            digest = "b3:" + hashlib.sha256(path.read_bytes()).hexdigest()
+            digest = "b3:" + blake3(path.read_bytes()).hexdigest()
             self._loaded[key] = load(path, EngineOptions(**options), digest=digest)  # type: ignore[arg-type]
         engine = self._loaded[key]
         engine.clear()

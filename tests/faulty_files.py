@@ -41,9 +41,9 @@ class CountingFiles(Files):
         self.calls.append("unlink")
         super().unlink(path)
 
-    def list(self, path: Path, *, sizes: bool = True) -> list[Entry]:
+    def list(self, path: Path, *, sizes: bool = True, nested: bool = False) -> list[Entry]:
         self.calls.append("list")
-        return super().list(path, sizes=sizes)
+        return super().list(path, sizes=sizes, nested=nested)
 
 
 class FailingFiles(CountingFiles):
@@ -76,6 +76,13 @@ class FailingFiles(CountingFiles):
     def rename(self, source: Path, target: Path) -> None:
         self._fail_if_due()
         super().rename(source, target)
+
+
+class UnflushedFiles(Files):
+    """Leaves flushing to the kernel: for many quick trials that no power cut will hit."""
+
+    def flush(self, target: int | Path) -> None:
+        pass
 
 
 class ReadOnlyFiles(Files):

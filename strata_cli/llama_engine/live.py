@@ -7,9 +7,10 @@ serialised state is `state`.
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..engine import Cancelled, Captured, EngineFailed, Memory, ModelFacts, Rebuild, Sampling
+from ..engine import Buffer, Cancelled, Captured, EngineFailed, Memory, ModelFacts, Rebuild, Sampling
 from ..errors import NoRoom
 from ..identity import Identity
+from ..state_shape import Shape, check_state
 from .binding import LOG, llama
 from .sampler import LlamaSampler
 from .state import LIVE, SequenceState
@@ -25,6 +26,7 @@ class LlamaEngine:
         *,
         handles: Any,
         memory: Memory,
+        shape: Shape | None,
         identity: Identity,
         model: ModelFacts,
         vocabulary: LlamaVocabulary,
@@ -34,6 +36,7 @@ class LlamaEngine:
     ) -> None:
         self._lc, self._handles, self._context = llama(), handles, handles.context
         self.memory, self.identity, self.model = memory, identity, model
+        self.shape = shape
         self.vocabulary, self.template = vocabulary, template
         self.context_tokens, self.batch_tokens = context_tokens, batch_tokens
         self.state = SequenceState(self._context, memory)
@@ -123,6 +126,10 @@ class LlamaEngine:
 
     def prepare(self) -> None:
         self.state.arena.prepare()
+
+    def check_state(self, state: Buffer, start: int, end: int, *, part: bool = False, whole: bool = False) -> None:
+        """See `Engine.check_state`."""
+        check_state(self.shape, state, start, end, part=part, whole=whole)
 
     def rebuild(self, plan: Rebuild) -> None:
         """See `Engine.rebuild`. Rows first and parts last: copying an empty partial over clears a recurrent one."""

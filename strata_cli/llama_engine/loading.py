@@ -15,6 +15,7 @@ from typing import Any
 from ..engine import EngineOptions, Memory, ModelFacts
 from ..errors import Interrupted, ModelUnavailable, NoRoom, Refused, UsageProblem
 from ..identity import Identity
+from ..state_shape import Shape, learn
 from .binding import LOG, llama
 from .live import LlamaEngine
 from .state import PARTIAL, PREFIX_BYTES, WHOLE, SequenceState
@@ -285,6 +286,7 @@ class Probe:
 
     memory: Memory
     v_transposed: bool
+    shape: Shape | None
 
 
 def _engine(
@@ -317,6 +319,7 @@ def _engine(
     return LlamaEngine(
         handles=handles,
         memory=probe.memory,
+        shape=probe.shape,
         identity=identity,
         model=facts,
         vocabulary=vocabulary,
@@ -345,7 +348,9 @@ def _probe(lc: Any, handles: Handles, facts: ModelFacts, vocabulary: LlamaVocabu
             f"{facts.path}: {facts.architecture} does not write its partial state last", reason="architecture"
         )
     memory = Memory(has_rows, has_parts or recurrent, recurrent or hybrid, window if has_parts else 0)
-    return Probe(memory, has_rows and _v_transposed(full))
+    windowed = memory.window_tokens > 0
+    shape = learn(full, has_rows=has_rows, has_parts=memory.has_parts, recurrent=memory.recurrent, window=windowed)
+    return Probe(memory, has_rows and _v_transposed(full), shape)
 
 
 def _v_transposed(state: bytes) -> bool:
