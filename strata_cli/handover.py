@@ -49,6 +49,7 @@ class Handover:
 
     def __init__(self, shelf: Shelf, writer: Writer, *, prepare: Callable[[], None]) -> None:
         self._shelf, self._writer, self._prepare = shelf, writer, prepare
+        self.given_up: set[str] = set()  # parts that no head may name any more, though pending jobs know them
         self.told: Callable[[Ticket, Opened], None] = lambda _ticket, _opened: None
 
     def submit(self, handing: Handing) -> None:
@@ -127,7 +128,7 @@ class Handover:
         return Chain(tuple(rows), tuple(ref for ref in chain.parts if self._is_durable(ref)))
 
     def _is_durable(self, ref: SegmentRef) -> bool:
-        return self._shelf.is_durable(self._shelf.store.segment_path(ref.file))
+        return ref.file not in self.given_up and self._shelf.is_durable(self._shelf.store.segment_path(ref.file))
 
     def _drop(self, handing: Handing) -> None:
         """Unlink parts that no kept boundary needs, unless somebody else may use them or is busy."""

@@ -144,6 +144,18 @@ def _adapter(pair: Json) -> tuple[str, float]:
     raise Bad("identity: an adapter is not a digest and a scale")
 
 
+_FLAGS = {
+    "weights": "-m with the file that made it",
+    "adapters": "--lora",
+    "cache_type_k": "--cache-type-k",
+    "cache_type_v": "--cache-type-v",
+    "rope.freq_base": "--rope-freq-base",
+    "rope.freq_scale": "--rope-freq-scale",
+    "rope.factors": "--ctx-size",
+}
+_NO_VALUE = frozenset({"weights", "adapters", "rope.factors"})
+
+
 @dataclass(frozen=True)
 class Difference:
     """One field in which two identities differ; a value that one of them lacks is None."""
@@ -154,6 +166,14 @@ class Difference:
 
     def __str__(self) -> str:
         return f"{self.field}: saved {_shown(self.saved)}, now {_shown(self.current)}"
+
+    @property
+    def remedy(self) -> str:
+        """The option under which the saved state would match, "" where no option can bring it back."""
+        if self.field == "v_transposed":
+            return f"--flash-attn {'off' if self.saved else 'on'}"
+        flag = _FLAGS.get(self.field, "")
+        return flag if self.field in _NO_VALUE or not flag else f"{flag} {_shown(self.saved)}"
 
 
 def _shown(value: Json) -> str:

@@ -75,7 +75,11 @@ class Keeper:
         if state is None:
             return ()
         hashes = prefix_hashes(digest, tokens, [ref.end for ref in state.parts])
-        return tuple(ref for ref in state.parts if hashes.get(ref.end, "-") in ref.file.partition("/")[2])
+        return tuple(
+            ref
+            for ref in state.parts
+            if hashes.get(ref.end, "-") in ref.file.partition("/")[2] and ref.file not in self._handover.given_up
+        )
 
     def name_state(self, opened: Opened) -> int:
         """Let the head name what the conversation stands on now; returns the bytes written, 0 where it says so."""
@@ -97,8 +101,8 @@ class Keeper:
 
     def share_state(self, source: Opened, target: Opened) -> None:
         """Let a fork's head name what the conversation that it comes from stands on. Raises StorageFailed."""
-        head = source.head
         with self._store.shared():
+            head = source.head
             if head is not None:
                 for state in head.states.values():
                     for ref in state.parts:
@@ -159,6 +163,7 @@ class Keeper:
             ticket.parked = replace(ticket.parked, skipped="no_room" if isinstance(error, NoRoom) else "failed")
             self._say(Notice("park", f"not saved: {error.message}", warning=True))
             return
+        self._handover.given_up.difference_update(ref.file for ref in self.chain.parts)
         ticket.parked = _sum(ticket.parked, parked)
 
     def _make_room(self) -> None:
@@ -201,6 +206,7 @@ class Keeper:
     def _forget(self, dropped: tuple[SegmentRef, ...]) -> tuple[SegmentRef, ...]:
         """Parts that are given up: those only in memory never reach the disk, the others are to be unlinked."""
         stored = []
+        self._handover.given_up.update(ref.file for ref in dropped)
         for ref in dropped:
             path = self._store.segment_path(ref.file)
             if self.shelf.is_durable(path):

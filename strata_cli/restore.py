@@ -198,7 +198,7 @@ def _verified(
         permit.check(use)
         file = shelf.verified(path)
         opened.callback(file.close)
-        check_meaning(file, use, plan.tokens, engine)
+        check_meaning(file, use, plan.tokens[: plan.position], engine)
         if not file.own:
             check_structure(file, engine)
     except NotFound as error:
@@ -217,7 +217,7 @@ def check_meaning(file: Readable, use: Use, tokens: Sequence[int], engine: Engin
     if file.metadata.get("identity") != engine.identity.digest.hex():
         raise Refused(f"{use.child.path.name}: made by another model or configuration", reason="identity")
     wanted = tokens[use.start : use.end]
-    if list(file.tokens()[: len(wanted)]) != list(wanted) and use.end <= len(tokens):
+    if list(file.tokens()[: len(wanted)]) != list(wanted):
         raise Bad(f"{use.child.path.name}: holds the state of other tokens")
 
 

@@ -3,7 +3,7 @@
 Owns the codes of `restore.not_reused` and their sentences.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from .engine import Memory
@@ -47,7 +47,7 @@ def _not_there(
     position: int, known: Sequence[int], head: Head | None, identity: Identity, min_tokens: int
 ) -> NotReused | None:
     missing = f"tokens {position:,} to {len(known):,}"
-    if other := other_identity(head, identity):
+    if other := other_identity(head, identity, position):
         return NotReused("identity", f"{missing} were stored under another identity: {other}", position)
     if len(known) < min_tokens:
         why = f"{missing} are fewer than auto_sessions.min_tokens ({min_tokens:,}): nothing was stored"
@@ -63,10 +63,13 @@ def _left(position: int, stands: int, memory: Memory) -> NotReused:
     return NotReused("rewritten", f"the prompt leaves what was read at token {stands:,}", stands)
 
 
-def other_identity(head: Head | None, current: Identity) -> str:
-    """How the identity that holds most of a conversation's state differs from this one; "" where this one has some."""
-    states: Mapping[str, object] = head.states if head is not None else {}
-    if head is None or not states or current.digest.hex() in states:
+def other_identity(head: Head | None, current: Identity, position: int) -> str:
+    """How the identity that stored more than `position` differs from this one; "" where none did."""
+    others = [state for digest, state in (head.states if head else {}).items() if digest != current.digest.hex()]
+    saved = max(others, key=lambda state: state.tokens, default=None)
+    if saved is None or saved.tokens <= position:
         return ""
-    saved = max(head.states.values(), key=lambda state: state.tokens)
-    return "; ".join(str(each) for each in differences(saved.identity, current.fields()))
+    found = differences(saved.identity, current.fields())
+    remedies = [each.remedy for each in found if each.remedy]
+    back = f" (it would match with: {' '.join(remedies)})" if len(remedies) == len(found) else ""
+    return "; ".join(str(each) for each in found) + back

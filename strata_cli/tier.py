@@ -114,9 +114,10 @@ class Tier:
                 self._entries.move_to_end(path)
 
     def drop(self, path: Path) -> None:
+        """Forget an entry. Its memory is used again only where nobody can be writing it at this moment."""
         with self._lock:
             entry = self._entries.pop(path, None)
-        if entry is not None:
+        if entry is not None and entry.durable:
             entry.release()
 
     def shrink(self) -> None:
