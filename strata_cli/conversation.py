@@ -15,16 +15,21 @@ from .branches import copy_lines, give_up_reply, give_up_turns, lines_to, with_t
 from .engine import Cancelled, Engine
 from .errors import Bad, NoRoom, Refused, StorageFailed, StrataError, UsageProblem
 from .foreign import foreign_of
+from .graft import graft
+from .head import StateRef
 from .history import entries, known_tokens
 from .keeper import Keeper
+from .log import Log
 from .match import boundaries
-from .opened import Opened, open_automatic, open_named, role
+from .opened import Opened, day_of, open_automatic, open_named, role
 from .prompt import Entry, Prompt, Prompter, common, content_text
 from .reply import Reply, ReplyOptions, write_reply
 from .restore import CannotApply, Live, Restored, RestorePlan, execute, plan_restore
 from .reuse import why_not_reused
+from .said_lines import Said, user, write_reply_line, write_setup, write_user_line
 from .store import Store
 from .turn import Notice, NotReused, Policy, TurnResult, UnderWay, Watch
+from .worthwhile import Limits, worthwhile
 
 STRICT_CODES = {"bad", "identity", "foreign", "io", "permission", "no_room", "window"}
 
@@ -44,7 +49,9 @@ class Chat:
         remembered_options: Mapping[str, Any],
     ) -> None:
         self.engine, self.store, self.policy, self.say = engine, store, policy, say
-        self._day = day
+        self.remembered_model, self.remembered_options = remembered_model, remembered_options
+        self._today = self._day = day
+        self.root_tokens = 0  # the root of the open conversation's last prompt; 0 where it is too short to keep
         self.prompter = Prompter(engine.vocabulary, engine.template)
         self.keeper = Keeper(engine, store, policy, say, model=remembered_model, options=remembered_options)
         self.opened: Opened | None = None
@@ -72,6 +79,18 @@ class Chat:
         self.leave_conversation()
         self.opened = opened
         self._system = self._tools = None
+        self._day = self._today
+
+    def begin(self, settings: Mapping[str, Any], source: Log) -> None:
+        """Go on from where a prefix ends: its system prompt, tools and date, and what was said in it.
+
+        Call `start` first. Raises StorageFailed.
+        """
+        self._system, self._tools = settings.get("system"), settings.get("tools")
+        self._day = day_of(settings) or self._today
+        if source.branch():
+            opened = self.open_for(next((line.message or {} for line in source.branch() if role(line) == "user"), ""))
+            opened.take(graft(opened.log, source, self.store.clock()))
 
     def open(self, name: str) -> None:
         """Continue a conversation. Raises NotFound, Locked, Bad. What is open stays open if that fails."""
@@ -83,12 +102,28 @@ class Chat:
         self._system, self._tools = left.system, left.tools
         if left.head_fault:
             self.say(Notice("head", f"{left.head_fault}; it is written anew", warning=True))
+        if left.lost_lines:
+            self.say(Notice("log", f"{name}: the last {left.lost_lines} lines of the text are gone", warning=True))
         for bad in left.log.bad:
             self.say(Notice("log", f"{name}: line {bad.number} of the text cannot be used: {bad.why}", warning=True))
 
     def set_system(self, text: str | None, tools: Sequence[Any] | None = None) -> None:
         """System prompt and tools of the turns to come. Equal ones have no effect."""
         self._system, self._tools = text, tools
+
+    @property
+    def day(self) -> date:
+        """The day that templates are told."""
+        return (self.opened.day if self.opened else None) or self._day
+
+    @property
+    def has_state(self) -> bool:
+        """Whether the open conversation's head names state already."""
+        return self.opened is not None and self.opened.head is not None and bool(self.opened.head.states)
+
+    def stored(self, position: int) -> StateRef | None:
+        """The files that hold the first `position` tokens; None where that place is no boundary on the disk."""
+        return self.keeper.stored(position) if self.opened is not None and self.opened.keeps else None
 
     def leave_conversation(self) -> None:
         """Let go of what is open once all of it is written. Raises StorageFailed where text cannot be written."""
@@ -154,31 +189,42 @@ class Chat:
 
     # -- a turn
 
-    def prompt_for(self, text: str) -> Prompt:
+    def prompt_for(self, text: Said) -> Prompt:
         """The prompt of the next turn. Raises Refused where the template cannot say it."""
         past = entries(self.opened, self._system, self.engine.vocabulary)
-        return self.prompter.build([*past, Entry(user(text))], tools=self._tools, day=self._conversation_day)
+        return self.prompter.build([*past, Entry(user(text))], tools=self._tools, day=self.day)
 
-    def plan(self, text: str) -> tuple[Prompt, RestorePlan]:
+    def prompt_as_it_stands(self) -> Prompt:
+        """What was said so far, without asking for anything. Raises Refused."""
+        past = entries(self.opened, self._system, self.engine.vocabulary)
+        whole = self.prompter.build(past, tools=self._tools, day=self.day)
+        return replace(whole, tokens=whole.tokens[: whole.boundary], root=min(whole.root, whole.boundary))
+
+    def plan(self, text: Said) -> tuple[Prompt, RestorePlan]:
         """What a turn would keep, apply and read. Touches nothing."""
         prompt = self.prompt_for(text)
         with self.store.shared():
             return prompt, self._plan(prompt, exclude=frozenset())
 
-    def turn(self, text: str, options: ReplyOptions, watch: Watch, *, strict: bool = False) -> TurnResult:
-        """Say `text` and get the reply. Raises NoRoom before anything is written where it does not fit."""
+    def turn(self, text: Said, options: ReplyOptions, watch: Watch, *, strict: bool = False) -> TurnResult:
+        """Say `text`, or a message of another role, and get the reply.
+
+        Raises NoRoom before anything is written where it does not fit.
+        """
         prompt = self.prompt_for(text)
-        self._check_fits(prompt)
+        self.check_fits(prompt)
+        self.root_tokens = self.root_of(prompt)
         way = UnderWay(prompt, tuple(known_tokens(self.opened, self.engine.vocabulary)))
-        opened = self._open_for(text)
-        self._write_user_line(opened, text, way)
+        opened = self.open_for(text)
+        if prompt.notes and not opened.branch:
+            self.say(Notice("template", "; ".join(prompt.notes)))
+        self.write_setup(opened, way)
+        self._count(way, lambda: write_user_line(opened, self.engine, text, prompt))
         begun = time.perf_counter()
-        with self.store.shared():
-            plan, restored, not_reused = self._restore(opened, way, watch, strict=strict)
-            self._count(way, lambda: self.keeper.name_state(opened))
+        plan, restored, not_reused = self.restore(opened, way, watch, strict=strict)
         reply = Reply("", (), "interrupted")
         try:
-            self._read_prompt(opened, way, plan.position, watch)
+            self.read_prompt(opened, way, plan.position, watch)
             prompt_ms = (time.perf_counter() - begun) * 1000
             reply = write_reply(self.engine, options, show=watch.show, cancelled=watch.cancelled)
         except Cancelled:
@@ -204,11 +250,7 @@ class Chat:
 
     # -- the steps of a turn
 
-    @property
-    def _conversation_day(self) -> date:
-        return (self.opened.day if self.opened else None) or self._day
-
-    def _check_fits(self, prompt: Prompt) -> None:
+    def check_fits(self, prompt: Prompt) -> None:
         size, room = len(prompt.tokens), self.engine.context_tokens
         if size >= room:
             raise NoRoom(
@@ -216,33 +258,16 @@ class Chat:
                 hint=f"--ctx-size {size + 1024}",
             )
 
-    def _open_for(self, text: str) -> Opened:
+    def open_for(self, text: Said) -> Opened:
+        """The open conversation; a new one gets its name from its first message."""
         if self.opened is None:
             keeps = self.policy.save and self.policy.automatic
-            self.opened = open_automatic(self.store, text) if keeps else Opened(self.store, None)
+            self.opened = open_automatic(self.store, content_text(user(text))) if keeps else Opened(self.store, None)
         return self.opened
 
-    def _write_user_line(self, opened: Opened, text: str, way: UnderWay) -> None:
-        """The setup where it changed, and the user's line, durable; a line that already waits is answered instead."""
-        setup: dict[str, Any] = {
-            "date": self._conversation_day.isoformat(),
-            "template": self.engine.template.origin,
-        }
-        setup |= {"system": self._system} if self._system else {}
-        setup |= {"tools": list(self._tools)} if self._tools else {}
-        waiting, parent = opened.unanswered, opened.answered[-1].id if opened.answered else None
-        if dict(opened.setup) != setup:
-            self._count(way, lambda: opened.append(parent=parent, kind="setup", settings=setup))
-        same = waiting is not None and content_text(waiting.message or {}) == text
-        if same and waiting is not None and opened.log.tokens(waiting.id) == way.prompt.tokens:
-            return
-        if way.prompt.notes:
-            self.say(Notice("template", "; ".join(way.prompt.notes)))
-        before = opened.log.tokens(parent) if parent is not None else ()
-        start = common(before, way.prompt.tokens)
-        line: dict[str, Any] = {"parent": parent, "kind": "message", "message": user(text), "start": start}
-        line |= {"tokens": way.prompt.tokens[start:], "tokenizer": self.engine.vocabulary.digest}
-        self._count(way, lambda: opened.append(**line))
+    def write_setup(self, opened: Opened, way: UnderWay) -> None:
+        """The settings of the turns to come, where they are new, durable."""
+        self._count(way, lambda: write_setup(opened, self.engine, self.day, self._system, self._tools))
 
     def _count(self, way: UnderWay, write: Callable[[], int]) -> None:
         """Add what `write` wrote to the turn's account."""
@@ -256,33 +281,45 @@ class Chat:
         live = Live(agrees, agrees if self.engine.can_cut(agrees) else 0)
         digest, memory = self.engine.identity.digest, self.engine.memory
         stored = boundaries(self.keeper.shelf, digest, prompt.tokens, memory, limit, exclude=exclude)
-        wanted = [each for each in stored if each.position >= self.policy.min_tokens or self.keeper.asked_for(each)]
-        return plan_restore(prompt.tokens, live, wanted, memory)
+        limits = Limits(self.policy.min_tokens, self.policy.n_min_tokens, self.policy.similarity)
+        pins = {*(self.opened.head.pins if self.opened and self.opened.head else ()), self.root_of(prompt)}
+        return plan_restore(
+            prompt.tokens, live, worthwhile(stored, len(prompt.tokens), limits, self.store, pins), memory
+        )
 
-    def _restore(
-        self, opened: Opened, way: UnderWay, watch: Watch, *, strict: bool
+    def restore(
+        self, opened: Opened, way: UnderWay, watch: Watch, *, strict: bool = False
     ) -> tuple[RestorePlan, Restored, NotReused | None]:
+        """Bring the engine as far as what is stored reaches, and let the head name it.
+
+        Nothing is swept meanwhile. Raises Bad or Refused where `strict` and state that is there cannot be used.
+        """
+        with self.store.shared():
+            plan, restored = self._restore(opened, way, watch, strict=strict)
+            not_reused = self._why_not_reused(opened, way, plan)
+            if strict and not_reused is not None and not_reused.code in STRICT_CODES:
+                raise strict_error(not_reused)
+            self._tell(plan, restored, not_reused, way)
+            self._count(way, lambda: self.keeper.name_state(opened))
+        return plan, restored, not_reused
+
+    def _restore(self, opened: Opened, way: UnderWay, watch: Watch, *, strict: bool) -> tuple[RestorePlan, Restored]:
         """Plan and execute; each file that cannot be used is left out of the next plan."""
         exclude: frozenset[Path] = frozenset()
         while True:
             plan = self._plan(way.prompt, exclude)
             watch.planned(plan)
-            if strict and way.failures:
-                break
             try:
                 restored = execute(plan, self.engine, self.keeper.shelf, foreign_of(opened.head).files, owner=self.name)
             except CannotApply as error:
                 exclude |= set(error.paths)
                 way.failures.append(NotReused(error.reason, error.message, plan.position))
                 self.keeper.set_aside(error)
+                if strict and error.reason in STRICT_CODES:
+                    raise strict_error(way.failures[-1]) from error
                 continue
             self.keeper.stands_on(opened, plan, restored)
-            break
-        not_reused = self._why_not_reused(opened, way, plan)
-        if strict and not_reused is not None and not_reused.code in STRICT_CODES:
-            raise strict_error(not_reused)
-        self._tell(plan, restored, not_reused, way)
-        return plan, restored, not_reused
+            return plan, restored
 
     def _why_not_reused(self, opened: Opened, way: UnderWay, plan: RestorePlan) -> NotReused | None:
         failures = list(way.failures)
@@ -307,8 +344,11 @@ class Chat:
             text = f"reused {plan.position:,} of {len(way.known):,} tokens, reading the rest: {not_reused.message}"
             self.say(Notice(not_reused.code, text, warning=not_reused.code not in ("below_minimum", "rewritten")))
 
-    def _read_prompt(self, opened: Opened, way: UnderWay, position: int, watch: Watch) -> None:
-        """Read the rest of the prompt, stopping at the root and at the prompt's end. Raises Cancelled."""
+    def read_prompt(self, opened: Opened, way: UnderWay, position: int, watch: Watch, *, asked: bool = False) -> None:
+        """Read the rest of the prompt, stopping at the root and at the prompt's end. Raises Cancelled.
+
+        What was `asked` for is kept whatever its length.
+        """
         prompt = way.prompt
         total = len(prompt.tokens)
         stops = [stop for stop in self._stops(prompt) if stop > position]
@@ -320,15 +360,16 @@ class Chat:
 
             self.engine.read(prompt.tokens[position:stop], progress=progress, cancelled=watch.cancelled)
             position = stop
-            if stop in stops and total >= self.policy.min_tokens:
+            if stop in stops and (asked or total >= self.policy.min_tokens):
                 is_root = stop == prompt.root
                 reason = "root" if is_root else "prompt"
-                self.keeper.capture(opened, way.ticket, reason, rows=is_root, root=self._root(prompt))
+                self.keeper.capture(opened, way.ticket, reason, rows=is_root, root=self.root_of(prompt), asked=asked)
 
     def _stops(self, prompt: Prompt) -> list[int]:
-        return sorted({self._root(prompt), prompt.boundary} - {0})
+        return sorted({self.root_of(prompt), prompt.boundary} - {0})
 
-    def _root(self, prompt: Prompt) -> int:
+    def root_of(self, prompt: Prompt) -> int:
+        """The root where it is long enough to keep, else 0."""
         return prompt.root if prompt.root >= max(1, self.policy.root_min_tokens) else 0
 
     def _finish(self, opened: Opened, way: UnderWay, reply: Reply, watch: Watch) -> None:
@@ -336,17 +377,8 @@ class Chat:
         if not reply.tokens and reply.finish == "interrupted":
             way.ticket.done.set()
             return
-        line = {
-            "parent": opened.branch[-1].id if opened.branch else None,
-            "kind": "message",
-            "message": {"role": "assistant", "content": reply.text},
-            "tokens": reply.tokens,
-            "start": len(way.prompt.tokens),
-            "tokenizer": self.engine.vocabulary.digest,
-            "marks": ("interrupted",) if reply.finish == "interrupted" else (),
-        }
         try:
-            self._count(way, lambda: opened.append(**line))
+            self._count(way, lambda: write_reply_line(opened, self.engine, way.prompt, reply))
         except StorageFailed as error:
             self.say(Notice("text", f"the reply is not stored yet: {error.message}", warning=True))
         if len(self.engine.tokens) < self.policy.min_tokens:
@@ -354,15 +386,11 @@ class Chat:
         elif watch.hurried():
             way.ticket.parked = replace(way.ticket.parked, skipped="failed")
         else:
-            root = self._root(way.prompt)
+            root = self.root_of(way.prompt)
             if not self.engine.memory.has_parts:
                 self.keeper.capture(opened, way.ticket, "root", end=root)
             self.keeper.capture(opened, way.ticket, "reply", root=root)
-        self.keeper.hand_over(opened, way.ticket, root=self._root(way.prompt), prompt=way.prompt.boundary)
-
-
-def user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}
+        self.keeper.hand_over(opened, way.ticket, root=self.root_of(way.prompt), prompt=way.prompt.boundary)
 
 
 def strict_error(not_reused: NotReused) -> StrataError:

@@ -145,6 +145,7 @@ class Vocabulary(Protocol):
     def piece(self, token: int) -> bytes: ...
     def is_end(self, token: int) -> bool: ...
     def is_special(self, token: int) -> bool: ...
+    def special_text(self, token: int) -> str: ...
     def __len__(self) -> int: ...
 
 
@@ -209,9 +210,12 @@ class Engine(Protocol):
     def prepare(self) -> None:
         """Make the next capture cheap. May be called from another thread, while the engine reads."""
 
-    def check_state(self, state: Buffer, start: int, end: int, *, part: bool = False, whole: bool = False) -> None:
-        """Raises Bad for bytes from elsewhere that cannot be this model's state of [start, end); Refused where it
-        cannot tell. `whole`: a state of [0, end) as llama.cpp's files have it."""
+    def check_state(self, state: Buffer, start: int, end: int, *, part: bool = False, whole: bool = False) -> int:
+        """Where a state from elsewhere ends. Raises Bad for bytes that cannot be this model's state of [start, end),
+        Refused where it cannot tell. `whole`: a state of [0, end) as llama.cpp's files have it."""
+
+    def save_file(self, path: Path) -> int:
+        """Write what is held as llama.cpp's own sequence file; returns its bytes. Raises EngineFailed."""
 
     def rebuild(self, plan: Rebuild) -> None:
         """Raises EngineFailed with the engine emptied."""

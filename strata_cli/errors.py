@@ -110,6 +110,14 @@ class DiskFull(StorageFailed, NoRoom):
         super().__init__(message, reason="no_room", hint=hint)
 
 
+class BelowFloor(DiskFull):
+    """A write would leave less free space than `store.min_free_disk_mib`; `needed_bytes` is what it takes."""
+
+    def __init__(self, message: str, *, needed_bytes: int, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.needed_bytes = needed_bytes
+
+
 class Interrupted(StrataError):
     """The user pressed Ctrl-C."""
 

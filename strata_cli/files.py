@@ -233,16 +233,24 @@ def _read_up_to(fd: int, size: int) -> bytes:
 
 def ensure_folder(files: Files, path: Path) -> None:
     """Make `path` and the missing folders above it, each durable before the next. Raises StorageFailed."""
-    with storage_errors(path, "make the folder"):
-        missing = []
-        while not os.path.lexists(path):
-            missing.append(path)
-            path = path.parent
-        if not missing:
-            files.make_folder(path)
-        for folder in reversed(missing):
-            if files.make_folder(folder):
-                files.flush(folder.parent)
+    try:
+        with storage_errors(path, "make the folder"):
+            _make_missing(files, path)
+    except NotFound as error:
+        # Below /proc and its like a name can be missing for good: that is no conversation that was not found.
+        raise StorageFailed(error.message, hint="choose a place that can be written") from error
+
+
+def _make_missing(files: Files, path: Path) -> None:
+    missing = []
+    while not os.path.lexists(path):
+        missing.append(path)
+        path = path.parent
+    if not missing:
+        files.make_folder(path)
+    for folder in reversed(missing):
+        if files.make_folder(folder):
+            files.flush(folder.parent)
 
 
 def write_new(files: Files, tmp_folder: Path, target: Path, blocks: Sequence[Buffer], total_bytes: int) -> int:

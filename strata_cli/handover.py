@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from .errors import NoRoom, StrataError
+from .errors import BelowFloor, NoRoom, StrataError
 from .foreign import also_foreign, foreign_of, with_foreign
 from .head import Head, SegmentRef, StateRef
 from .identity import Identity
@@ -50,6 +50,7 @@ class Handover:
     def __init__(self, shelf: Shelf, writer: Writer, *, prepare: Callable[[], None]) -> None:
         self._shelf, self._writer, self._prepare = shelf, writer, prepare
         self.given_up: set[str] = set()  # parts that no head may name any more, though pending jobs know them
+        self.make_room: Callable[[int], bool] = lambda _needed_bytes: False
         self.told: Callable[[Ticket, Opened], None] = lambda _ticket, _opened: None
 
     def submit(self, handing: Handing) -> None:
@@ -58,18 +59,18 @@ class Handover:
 
     def write_now(self, entries: Sequence[Entry]) -> int:
         """Write entries while the caller waits, where memory cannot take the next. Raises StrataError."""
-        written = sum(self._write(entry) for entry in entries if not entry.durable)
-        self._shelf.tier.shrink()
-        return written
+        return write_entries(self._shelf, entries)
 
     def _run(self, handing: Handing) -> None:
         begun, ticket = time.perf_counter(), handing.ticket
         written = 0
         try:
-            with self._shelf.store.shared():
-                for entry in self._waiting(handing.chain) if handing.writes else ():
-                    written += self._write(entry)
-                written += self._name(handing)
+            try:
+                written += self._write_chain(handing)
+            except BelowFloor as error:
+                if not self.make_room(error.needed_bytes):
+                    raise
+                written += self._write_chain(handing)
         except StrataError as error:
             ticket.failure = error
             with contextlib.suppress(StrataError):
@@ -91,6 +92,12 @@ class Handover:
         if not self._shelf.tier.over():
             self._prepare()
 
+    def _write_chain(self, handing: Handing) -> int:
+        """Everything of the chain that has no file yet, then the head; nothing is swept meanwhile."""
+        with self._shelf.store.shared():
+            waiting = self._waiting(handing.chain) if handing.writes else []
+            return sum(self._write(entry) for entry in waiting) + self._name(handing)
+
     def _waiting(self, chain: Chain) -> list[Entry]:
         """The chain's entries that have no file yet, parts before the rows that reach beyond them."""
         refs = sorted((*chain.parts, *chain.rows), key=lambda ref: (ref.end, ref.kind))
@@ -98,9 +105,7 @@ class Handover:
         return [entry for entry in entries if entry is not None and not entry.durable]
 
     def _write(self, entry: Entry) -> int:
-        _, written = self._shelf.store.write_segment(entry.draft, [entry.payload], own=entry.own)
-        entry.durable = True
-        return written
+        return write_entry(self._shelf, entry)
 
     def _name(self, handing: Handing) -> int:
         """Put the durable part of the chain into the head. A failing head costs reading time."""
@@ -145,3 +150,17 @@ def with_state(head: Head, identity: Identity, chain: Chain) -> Head:
         return head
     state = StateRef(identity.fields(), chain.rows, chain.parts, chain.rows_end or chain.parts_end)
     return replace(head, states={**head.states, identity.digest.hex(): state})
+
+
+def write_entry(shelf: Shelf, entry: Entry) -> int:
+    """Write one entry's file; returns its bytes, 0 where it was there. Raises StorageFailed."""
+    _, written = shelf.store.write_segment(entry.draft, [entry.payload], own=entry.own)
+    entry.durable = True
+    return written
+
+
+def write_entries(shelf: Shelf, entries: Sequence[Entry]) -> int:
+    """Write entries and let go of what memory need not keep. Returns the bytes written. Raises StorageFailed."""
+    written = sum(write_entry(shelf, entry) for entry in entries if not entry.durable)
+    shelf.tier.shrink()
+    return written

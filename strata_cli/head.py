@@ -85,7 +85,7 @@ def encode_head(head: Head) -> bytes:
     value |= {name: getattr(head, name) for name in _plain_names()}
     value |= {name: dict(value[name]) for name in ("model", "engine", "template")}
     value["pins"] = list(head.pins)
-    value["states"] = _states_as_json(head.states)
+    value["states"] = states_as_json(head.states)
     return checked_json(value) + b"\n"
 
 
@@ -100,7 +100,8 @@ def _known_names() -> frozenset[str]:
     return frozenset((*_plain_names(), "states"))
 
 
-def _states_as_json(states: Mapping[str, StateRef]) -> dict[str, Json]:
+def states_as_json(states: Mapping[str, StateRef]) -> dict[str, Json]:
+    """A head's states as its file has them, segments as rows of start, end, file, bytes."""
     if isinstance(states, _StoredStates):
         return states.raw
     return {digest: _state_as_json(state) for digest, state in states.items()}
@@ -142,7 +143,7 @@ def _state(raw: dict[str, Any]) -> StateRef:
 
 def files_of(head: Head) -> list[str]:
     """The files that a head names, rows and parts of every identity, without making values of them."""
-    states = _states_as_json(head.states)
+    states = states_as_json(head.states)
     return [row[2] for state in states.values() for rows in (state["segments"], state["parts"]) for row in rows]
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from .engine import Vocabulary
 from .foreign import Foreign, foreign_of, honest
 from .log import Line
-from .opened import Opened, role
+from .opened import GIVEN, Opened, role
 from .prompt import Entry, content_text
 
 
@@ -22,7 +22,7 @@ def entries(opened: Opened | None, system: str | None, vocabulary: Vocabulary) -
 
 
 def _entry(line: Line, vocabulary: Vocabulary, foreign: Foreign) -> Entry:
-    sampled = role(line) == "assistant" and line.tokenizer == vocabulary.digest
+    sampled = role(line) == "assistant" and line.tokenizer == vocabulary.digest and GIVEN not in line.marks
     return Entry(line.message or {}, line.tokens if sampled and _believes(line, vocabulary, foreign) else None)
 
 

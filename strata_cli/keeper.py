@@ -11,10 +11,9 @@ from typing import Any
 from .engine import Engine
 from .errors import Bad, NoRoom, StrataError
 from .handover import Handing, Handover, Ticket
-from .head import Head, SegmentRef
+from .head import Head, SegmentRef, StateRef
 from .identity import prefix_hashes
 from .keeping import kept_positions, parts_to_keep
-from .match import Boundary
 from .opened import Opened, role
 from .park import Chain, Parked, Parker
 from .restore import CannotApply, Restored, RestorePlan
@@ -24,8 +23,6 @@ from .store import Store
 from .tier import Entry, Tier, available_bytes
 from .turn import Notice, Policy
 from .writer import Writer
-
-ASKED_FOR = {"root", "prefix", "pin", "save"}
 
 
 class Keeper:
@@ -48,6 +45,8 @@ class Keeper:
         self._writer = Writer()
         self._handover = Handover(self.shelf, self._writer, prepare=engine.prepare)
         self._handover.told = self._told
+        self._handover.make_room = lambda needed_bytes: self.make_room(needed_bytes)
+        self.make_room: Callable[[int], bool] = lambda _needed_bytes: False
         self._parker = Parker(engine, self.shelf, store.clock)
         self._waiting: dict[str, Handing] = {}  # captured and not handed to the writer, by conversation
         self.chain = Chain()
@@ -58,8 +57,9 @@ class Keeper:
 
     def stands_on(self, opened: Opened, plan: RestorePlan, restored: Restored) -> None:
         """The engine was brought to the plan's position: which files hold what it holds now."""
-        rows = self.chain.cut(plan.keep if plan.uses else plan.position).rows
-        parts = self.chain.cut(min(plan.live.agrees, plan.position)).parts
+        before = self.chain.standing(self._is_there)
+        rows = before.cut(plan.keep if plan.uses else plan.position).rows
+        parts = before.cut(min(plan.live.agrees, plan.position)).parts
         named = self._named_parts(opened, plan.tokens[: plan.position])
         self.chain = Chain(rows, named).plus(restored.rows, (*parts, *restored.parts))
         if restored.foreign:
@@ -67,6 +67,25 @@ class Keeper:
         elif not (plan.keep if plan.uses else plan.position):
             self.foreign_for = None
         self._parker.own = self.foreign_for is None
+
+    def stands_on_nothing(self, *, foreign_for: str | None) -> None:
+        """The engine holds a state that no file of the directory has."""
+        self.chain, self.foreign_for = Chain(), foreign_for
+        self._parker.own = foreign_for is None
+
+    def _is_there(self, ref: SegmentRef) -> bool:
+        path = self._store.segment_path(ref.file)
+        return self.shelf.held(path) or path.exists()
+
+    def stored(self, position: int) -> StateRef | None:
+        """The files that hold the first `position` tokens; None where that place is no boundary on the disk."""
+        memory, chain = self._engine.memory, self._handover.durable(self.chain).cut(position)
+        rows, parts = chain.rows_end == position, chain.parts_end == position
+        if not position or self.foreign_for is not None or not (rows or not memory.has_rows):
+            return None
+        if memory.has_parts and not parts:
+            return None
+        return StateRef(self._engine.identity.fields(), chain.rows, chain.parts, position)
 
     def _named_parts(self, opened: Opened, tokens: Sequence[int]) -> tuple[SegmentRef, ...]:
         """Parts that the head names for these very tokens: boundaries that stay usable though nothing applied them."""
@@ -119,14 +138,6 @@ class Keeper:
     def _described(self, head: Head) -> Head:
         return replace(head, model=self._model, engine=self._options)
 
-    def asked_for(self, boundary: Boundary) -> bool:
-        """Whether a boundary below the minimum was stored because somebody wanted it."""
-        try:
-            with self.shelf.open(boundary.uses[-1].child.path) as file:
-                return file.metadata.get("reason") in ASKED_FOR
-        except StrataError:
-            return False
-
     def set_aside(self, error: CannotApply) -> None:
         """Quarantine what fails its digest; what is refused stays where it is."""
         if not isinstance(error.error, Bad):
@@ -148,9 +159,10 @@ class Keeper:
         rows: bool = True,
         end: int | None = None,
         root: int = 0,
+        asked: bool = False,
     ) -> None:
         """Take what lies behind the chain into memory. Never fails a turn."""
-        if not (self._policy.save and self._policy.automatic and opened.keeps):
+        if not (self._policy.save and (self._policy.automatic or asked) and opened.keeps):
             ticket.parked = replace(ticket.parked, skipped="disabled")
             return
         assert opened.name is not None
@@ -180,7 +192,7 @@ class Keeper:
             with self._store.shared():
                 self._handover.write_now(entries)
 
-    def hand_over(self, opened: Opened, ticket: Ticket, *, root: int, prompt: int) -> None:
+    def hand_over(self, opened: Opened, ticket: Ticket, *, root: int, prompt: int, tokens: int = 0) -> None:
         """The turn is over: write what was captured, then the head that names it, behind the chat's back."""
         if not opened.keeps:
             ticket.done.set()
@@ -190,12 +202,13 @@ class Keeper:
         kept = parts_to_keep(self.chain.parts, kept_positions(branch, root, prompt, pins), self._engine.memory)
         dropped = tuple(ref for ref in self.chain.parts if ref not in kept)
         self.chain = Chain(self.chain.rows, tuple(ref for ref in self.chain.parts if ref in kept))
-        turns, tokens = sum(1 for line in branch if role(line) == "user"), len(opened.log.tokens())
+        turns, tokens = sum(1 for line in branch if role(line) == "user"), tokens or len(opened.log.tokens())
+        lines = opened.log.next_id - 1 - len(opened.unwritten)
 
         def turn_done(head: Head) -> Head:
             moment = self._store.next_time()
             described = self._described(head)
-            return replace(described, turns=turns, tokens=tokens, last_turn=moment, updated=moment)
+            return replace(described, turns=turns, tokens=tokens, lines=lines, last_turn=moment, updated=moment)
 
         foreign = self.foreign_for is not None
         handing = Handing(

@@ -18,6 +18,8 @@ from .names import automatic_name, check_name, is_automatic, key_of, same_but_fo
 from .prompt import content_text
 from .store import Store
 
+GIVEN = "given"  # the mark of a message that came as history (`--messages`): nobody waits for its reply
+
 
 @dataclass
 class Opened:
@@ -57,10 +59,7 @@ class Opened:
     @property
     def day(self) -> date | None:
         """The day that the template's date is pinned to."""
-        try:
-            return date.fromisoformat(str(self.setup.get("date")))
-        except ValueError:
-            return None
+        return day_of(self.setup)
 
     @property
     def branch(self) -> tuple[Line, ...]:
@@ -70,7 +69,8 @@ class Opened:
     def unanswered(self) -> Line | None:
         """A user's line at the end that never got its reply."""
         branch = self.branch
-        return branch[-1] if branch and role(branch[-1]) != "assistant" else None
+        waits = branch and role(branch[-1]) != "assistant" and GIVEN not in branch[-1].marks
+        return branch[-1] if waits else None
 
     @property
     def answered(self) -> tuple[Line, ...]:
@@ -83,6 +83,12 @@ class Opened:
         line = Line(id=self.log.next_id, time=self.store.clock(), **values)
         self.log = Log((*self.log.lines, line), self.log.bad)
         self.unwritten.append(line)
+        return self.write_lines()
+
+    def take(self, lines: Sequence[Line]) -> int:
+        """Add lines that came whole, with ids of this log. Returns the bytes written. Raises StorageFailed."""
+        self.log = Log((*self.log.lines, *lines), self.log.bad)
+        self.unwritten.extend(lines)
         return self.write_lines()
 
     def write_lines(self) -> int:
@@ -132,6 +138,14 @@ class Opened:
             if not self.wanted and self.lock is not None:
                 self.lock.release()
                 self.lock = None
+
+
+def day_of(settings: Mapping[str, Any]) -> date | None:
+    """The day in a conversation's settings; None where there is none."""
+    try:
+        return date.fromisoformat(str(settings.get("date")))
+    except ValueError:
+        return None
 
 
 def role(line: Line) -> str:

@@ -43,6 +43,11 @@ class Chain:
             tuple(ref for ref in self.parts if ref.end <= position),
         )
 
+    def standing(self, is_there: Callable[[SegmentRef], bool]) -> "Chain":
+        """What is still there. While no conversation named these files, prune may have taken them."""
+        missing = [ref.start for ref in (*self.rows, *self.parts) if not is_there(ref)]
+        return self.cut(min(missing)) if missing else self
+
     def plus(self, rows: Iterable[SegmentRef], parts: Iterable[SegmentRef]) -> "Chain":
         """The chain with further files; one that ends where a known one does takes its place."""
         return Chain(_merged(self.rows, rows), _merged(self.parts, parts))

@@ -112,10 +112,14 @@ class Prompter:
             notes=notes,
         )
 
-    def root_tokens(self, entries: Sequence[Entry], *, tools: Sequence[Any] | None, day: date) -> tuple[int, ...]:
-        """The tokens of the root alone, for entries that may have no user message yet."""
-        messages, _ = self._speakable([*(e.message for e in entries), {"role": "user", "content": "a"}], tools, day)
-        return self._root([Entry(message) for message in messages], tools, day)
+    def opening_tokens(self, entries: Sequence[Entry], *, tools: Sequence[Any] | None, day: date) -> tuple[int, ...]:
+        """The tokens that every conversation which goes on after `entries` begins with, whatever is said next."""
+        asked = bool(entries) and entries[-1].message.get("role") in ("user", "tool")
+        probe = {"role": "assistant" if asked else "user", "content": "a"}
+        messages, _ = self._speakable([*(e.message for e in entries), probe], tools, day)
+        kept = [*(e.tokens for e in entries), None][len(entries) + 1 - len(messages) :]
+        folded = [Entry(message, tokens) for message, tokens in zip(messages, kept, strict=True)]
+        return self._root(folded, tools, day, at=len(folded) - 1)
 
     # -- templates that lack something
 
@@ -241,19 +245,21 @@ class Prompter:
             at = match.start() + 1
         return tuple(ids + self.vocabulary.tokenize(text[at:], special=False))
 
-    def _root(self, entries: Sequence[Entry], tools: Sequence[Any] | None, day: date) -> tuple[int, ...]:
-        """The tokens that every conversation with this opening begins with, whatever its user says first."""
-        first = next((i for i, e in enumerate(entries) if e.message["role"] == "user"), None)
+    def _root(
+        self, entries: Sequence[Entry], tools: Sequence[Any] | None, day: date, at: int | None = None
+    ) -> tuple[int, ...]:
+        """The tokens before message `at`, by default the first of the user, that do not depend on what it says."""
+        first = next((i for i, e in enumerate(entries) if e.message["role"] == "user"), None) if at is None else at
         if first is None:
             return ()
-        opening = [entry.message for entry in entries[:first]]
-        folded = entries[first].message.get("folded", "")
-        key = json.dumps([opening, folded, tools, day.isoformat()], sort_keys=True, default=str).encode()
+        opening = [(entry.message, entry.tokens) for entry in entries[:first]]
+        folded, role = entries[first].message.get("folded", ""), entries[first].message["role"]
+        key = json.dumps([opening, folded, role, tools, day.isoformat()], sort_keys=True, default=str).encode()
         if key not in self._roots:
             probes = [
                 self._assemble(
                     self._render(
-                        [*entries[:first], Entry({"role": "user", "content": folded + probe})],
+                        [*entries[:first], Entry({"role": role, "content": folded + probe})],
                         tools,
                         day,
                         generation=False,

@@ -52,6 +52,8 @@ class Reception:
         self.text_is_own = self.manifest.seal == text_seal(self.store, self._log_data)
         self._check_target()
         staging = Staging(self.store.directory)
+        if not self.wish.plan:
+            staging.prepare()
         with self.store.shared():
             try:
                 self._receive(staging)
@@ -107,8 +109,6 @@ class Reception:
                 hint="free some space, or `strata prune`",
             )
         self.needed_bytes, self.free_bytes = wanted_bytes, free
-        if not self.wish.plan:
-            staging.prepare()
         for file in self.manifest.carried:
             self._one(carried[file], taken[file], staging)
         for each in self.manifest.files:

@@ -6,21 +6,81 @@ is `slash`.
 
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from .conversation import Chat
 from .errors import NotFound, StrataError, UsageProblem
+from .handover import Ticket
 from .head import Head
 from .names import check_name, nearest, resolve
-from .output import Mode
-from .report import conversation_rows, scan
+from .opened import Opened
+from .output import Mode, Output
+from .prefix_start import begin_at_prefix, pin
+from .report import conversation_rows, prefix_rows, scan
 from .run_command import RunRequest, open_conversation, watched_turn
 from .said import turn_data
 from .session import Session
 from .slash import COMMANDS, Command, Said, find, read_line
 
 Item = Said | Command | StrataError
+
+
+class Parks:
+    """What is told of parks that end behind the loop's back: after the line of their turn, never inside it."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._lock = threading.RLock()
+        self._held: list[Callable[[], None]] = []
+        self._open = False
+
+    @contextmanager
+    def after_the_line(self) -> Iterator[None]:
+        """Inside, a line is being answered: what is told meanwhile follows it."""
+        self.flush()
+        with self._lock:
+            self._open = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open = False
+            if not self._out.is_tty:
+                self.flush()
+
+    def tell(self, ticket: Ticket, opened: Opened) -> None:
+        """The event `parked`, in JSON."""
+        parked = ticket.parked
+        fields = {
+            "conversation": opened.name,
+            "tokens": parked.tokens,
+            "segments": parked.segments,
+            "bytes_written": parked.bytes_written,
+            "ms": round(parked.ms, 3),
+            "skipped": parked.skipped,
+        }
+        self._hold_or(lambda: self._out.event("parked", **fields))
+
+    def later(self, text: str) -> None:
+        """A note for a terminal, where it must not break into a line that is being typed."""
+        with self._lock:
+            self._held.append(lambda: self._out.note(text))
+
+    def _hold_or(self, say: Callable[[], None]) -> None:
+        with self._lock:
+            if self._open:
+                self._held.append(say)
+                return
+        say()
+
+    def flush(self) -> None:
+        with self._lock:
+            held, self._held = self._held, []
+        for say in held:
+            say()
 
 
 class Loop:
@@ -30,12 +90,18 @@ class Loop:
         self.request, self.session, self.out = request, session, session.out
         self.chat: Chat | None = None
         self.last: dict[str, Any] = {}
+        self.parks = Parks(self.out)
+        session.on_parked = self.parks.tell
+        if sys.stdin.isatty():
+            session.on_saved = self.parks.later
         self._actions: dict[str, Callable[[Command], dict[str, Any]]] = {
             "/help": self._help,
             "/new": self._new,
             "/switch": self._switch,
             "/list": self._list,
             "/tokens": self._tokens,
+            "/prefix": self._prefix,
+            "/pin": self._pin,
         }
 
     def open(self) -> Chat:
@@ -44,6 +110,11 @@ class Loop:
 
     def step(self, item: Item) -> bool:
         """Answer one line. A failing line is told and the loop goes on."""
+        self.session.chores()
+        with self.parks.after_the_line():
+            return self._step(item)
+
+    def _step(self, item: Item) -> bool:
         word = item.word if isinstance(item, Command) else "run"
         try:
             if isinstance(item, StrataError):
@@ -114,6 +185,20 @@ class Loop:
         self.out.table(titles, rows, right={1, 2})
         return {"conversations": [each.as_json() for each in seen.conversations]}
 
+    def _prefix(self, command: Command) -> dict[str, Any]:
+        if not command.args:
+            seen = scan(self.session.store, now_iso=self.session.store.clock())
+            rows, titles = prefix_rows(seen)
+            self.out.table(titles, rows, right={1, 2, 3, 4})
+            return {"prefixes": [each.as_json() for each in seen.prefixes]}
+        if len(command.args) > 1:
+            raise UsageProblem("/prefix takes one name", hint="/prefix shows them")
+        self.chat, name = begin_at_prefix(self.session, command.args[0], None)
+        return {"prefix": name, "conversation": self.chat.name}
+
+    def _pin(self, _: Command) -> dict[str, Any]:
+        return pin(self.session, self.chat or self.open())
+
     def _tokens(self, _: Command) -> dict[str, Any]:
         chat = self.chat or self.open()
         held, room = len(chat.engine.tokens), chat.engine.context_tokens
@@ -134,6 +219,7 @@ def loop(request: RunRequest, session: Session) -> int:
             break
     with session.stop.deferring():
         session.close_chat()
+    runner.parks.flush()
     return session.stop.status.exit_code if session.stop.ending else 0
 
 

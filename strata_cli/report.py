@@ -1,23 +1,37 @@
 """What is in the session directory: facts for `inspect`, and their rows for people.
 
-Owns counting. It reads heads and folder listings, never K/V, and changes nothing.
+Owns counting and judging: whose bytes are whose, and whether state can be used here as far as that can be told without
+loading a model. It changes nothing.
 """
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from .head import Head, StateRef
+from .head import Head, states_as_json
+from .inventory import Inventory, Record, take_inventory, uncollected
+from .prune_plan import is_pinned, users_of
 from .sizes import format_age, format_bytes
-from .store import BadEntry, Store
+from .store import Store
+
+
+@dataclass(frozen=True)
+class Here:
+    """What this machine has: the state format of the installed engine (None: not known), and models that are gone."""
+
+    state_format: int | None = None
+    absent_models: Collection[str] = ()
 
 
 @dataclass(frozen=True)
 class ConversationFacts:
-    """One conversation or prefix. Sizes in bytes; `why` says why its state is not usable, None when it is."""
+    """One conversation or prefix. Sizes in bytes; `why` says why its state is not usable, None when it is.
+
+    `pinned` is None where there is nothing to pin: in a conversation.
+    """
 
     name: str
     title: str
@@ -30,9 +44,13 @@ class ConversationFacts:
     why: str | None
     model: str
     updated: str
+    pinned: bool | None = None
 
     def as_json(self) -> dict[str, Any]:
-        return dict(self.__dict__)
+        facts = dict(self.__dict__)
+        if self.pinned is None:
+            del facts["pinned"]
+        return facts
 
 
 @dataclass(frozen=True)
@@ -43,62 +61,99 @@ class DirectoryFacts:
     prefixes: tuple[ConversationFacts, ...]
     by_kind: dict[str, int]
     now: str
+    seen: Inventory = field(repr=False, default=Inventory((), (), {}, (), (), 0, 0))
 
     @property
     def total_bytes(self) -> int:
         return sum(self.by_kind.values())
 
 
-def scan(store: Store, *, now_iso: str) -> DirectoryFacts:
-    """Look at everything once. Newest conversations first."""
-    heads = {kind: list(store.heads(kind)) for kind in ("conversations", "prefixes")}
-    on_disk = store.segment_sizes()
-    users = Counter(ref for found in heads.values() for head in found for ref in _files_of(head))
-    facts = {
-        kind: tuple(sorted((_facts(h, users, on_disk) for h in found), key=lambda each: each.updated, reverse=True))
-        for kind, found in heads.items()
-    }
-    return DirectoryFacts(facts["conversations"], facts["prefixes"], _by_kind(store, users, on_disk), now_iso)
+@uncollected()
+def scan(store: Store, *, now_iso: str, state_format: int | None = None) -> DirectoryFacts:
+    """Look at everything once, newest conversations first. Raises StorageFailed."""
+    seen = take_inventory(store)
+    users = users_of(seen)
+    here = Here(state_format, absent_models(seen))
+    conversations, prefixes = (
+        tuple(
+            sorted((_facts(each, users, seen, here) for each in found), key=lambda facts: facts.updated, reverse=True)
+        )
+        for found in (seen.conversations, seen.prefixes)
+    )
+    return DirectoryFacts(conversations, prefixes, by_kind(seen, users), now_iso, seen)
 
 
-def _files_of(head: Head | BadEntry) -> Iterator[str]:
-    if isinstance(head, Head):
-        yield from {ref.file for state in head.states.values() for ref in (*state.segments, *state.parts)}
+def absent_models(seen: Inventory) -> frozenset[str]:
+    """The models that heads remember and that are not where they were."""
+    paths = {str(record.head.model.get("path") or "") for record in seen.records if record.head is not None}
+    return frozenset(path for path in paths if path and not Path(path).exists())
 
 
-def _facts(head: Head | BadEntry, users: Counter[str], on_disk: dict[str, int]) -> ConversationFacts:
-    if isinstance(head, BadEntry):
-        return ConversationFacts(head.name, "", "named", 0, 0, 0, 0, False, head.why, "", "")
-    files = set(_files_of(head))
-    own = sum(on_disk.get(file, 0) for file in files if users[file] == 1)
-    shared = sum(on_disk.get(file, 0) for file in files if users[file] > 1)
-    why = _why_not(head, on_disk)
-    model = Path(str(head.model.get("path", ""))).name
+def _facts(record: Record, users: Counter[str], seen: Inventory, here: Here) -> ConversationFacts:
+    head = record.head
+    if head is None:
+        return ConversationFacts(record.name, "", "named", 0, 0, 0, 0, False, record.why, "", "")
+    own = shared = 0
+    for file in record.files:
+        size_bytes = seen.segments.get(file, 0)
+        if users[file] == 1:
+            own += size_bytes
+        else:
+            shared += size_bytes
+    why = why_not(head, seen.segments, here)
+    model = str(head.model.get("path") or "").rpartition("/")[2]
     return ConversationFacts(
-        head.name, head.title, head.kind, head.tokens, head.turns, own, shared, why is None, why, model, head.updated
+        record.name,
+        head.title,
+        head.kind,
+        head.tokens,
+        head.turns,
+        own,
+        shared,
+        why is None,
+        why,
+        model,
+        head.updated,
+        is_pinned(head) if record.kind == "prefixes" else None,
     )
 
 
-def _why_not(head: Head, on_disk: dict[str, int]) -> str | None:
-    """Why no state of this conversation can be used as it stands: the model decides the rest when it is loaded."""
+def why_not(head: Head, on_disk: Collection[str], here: Here) -> str | None:
+    """Why no state of this conversation can be used as it stands; None where the model, once loaded, can use it."""
     if not head.states:
         return "no state is stored"
-    if not any(_is_whole(state, on_disk) for state in head.states.values()):
-        return "some of its state is gone"
-    path = head.model.get("path")
-    return f"its model {path} is gone" if path and not Path(str(path)).exists() else None
+    path = str(head.model.get("path") or "")
+    if path in here.absent_models:
+        return f"its model {path} is gone"
+    whole = [state for state in _states_as_stored(head) if _is_whole(state, on_disk)]
+    if not whole:
+        return "some of its files are missing"
+    formats = {state["identity"].get("state_format") for state in whole}
+    if here.state_format is not None and here.state_format not in formats:
+        found = ", ".join(sorted(map(str, formats)))
+        return f"stored in state format {found}; the installed engine has {here.state_format}"
+    return None
 
 
-def _is_whole(state: StateRef, on_disk: dict[str, int]) -> bool:
-    return all(ref.file in on_disk for ref in (*state.segments, *state.parts[-1:]))
+def _states_as_stored(head: Head) -> Sequence[dict[str, Any]]:
+    return list(states_as_json(head.states).values())
 
 
-def _by_kind(store: Store, users: Counter[str], on_disk: dict[str, int]) -> dict[str, int]:
-    sizes = {"text": store.text_bytes(), "rows": 0, "parts": 0, "unreferenced": 0}
-    for file, size in on_disk.items():
-        kind = "unreferenced" if not users[file] else "parts" if file.endswith(".part") else "rows"
-        sizes[kind] += size
-    return {**sizes, "temporary": store.temporary_bytes(), "quarantine": store.quarantine_bytes()}
+def _is_whole(state: dict[str, Any], on_disk: Collection[str]) -> bool:
+    """Whether all rows and the last part are there: parts before it may have been thinned."""
+    rows: list[Any] = [*state["segments"], *state["parts"][-1:]]
+    return all(row[2] in on_disk for row in rows)
+
+
+def by_kind(seen: Inventory, users: Counter[str]) -> dict[str, int]:
+    """The directory's bytes by what they are; strangers among the segments count as unreferenced."""
+    sizes = {"text": seen.text_bytes, "rows": 0, "parts": 0, "unreferenced": seen.stranger_bytes}
+    for file, size_bytes in seen.segments.items():
+        kind = "unreferenced" if file not in users else "parts" if file.endswith(".part") else "rows"
+        sizes[kind] += size_bytes
+    sizes["temporary"] = sum(each.bytes for each in seen.temporaries)
+    sizes["quarantine"] = sum(each.bytes for each in seen.quarantine)
+    return sizes
 
 
 def conversation_rows(facts: DirectoryFacts, limit: int | None) -> tuple[list[list[str]], list[str]]:
@@ -117,6 +172,26 @@ def conversation_rows(facts: DirectoryFacts, limit: int | None) -> tuple[list[li
             each.title,
         ]
         for each in facts.conversations[:limit]
+    ]
+    return rows, titles
+
+
+def prefix_rows(facts: DirectoryFacts) -> tuple[list[list[str]], list[str]]:
+    """The same for prefixes."""
+    titles = ["prefix", "tokens", "own", "shared", "used", "pinned", "state", "model", "title"]
+    rows = [
+        [
+            each.name,
+            f"{each.tokens:,}",
+            format_bytes(each.own_bytes),
+            format_bytes(each.shared_bytes),
+            _age(each.updated, facts.now),
+            "pinned" if each.pinned else "",
+            "usable" if each.usable else str(each.why),
+            each.model,
+            each.title,
+        ]
+        for each in facts.prefixes
     ]
     return rows, titles
 

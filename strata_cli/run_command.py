@@ -20,10 +20,13 @@ from .conversation import Chat
 from .errors import NotFound, UsageProblem
 from .files import Files, read_bytes
 from .head import Head
+from .messages import continued, named, read_messages, split, take_in
 from .names import check_name, nearest
 from .output import Mode, Output
+from .prefix_start import begin_at_prefix
 from .reply import ReplyOptions
 from .said import turn_data
+from .said_lines import Said
 from .session import Session
 from .turn import TurnResult, Watch
 
@@ -44,6 +47,9 @@ class RunRequest:
     strict: bool = False
     plan: bool = False
     repl: str | None = None
+    messages: str | None = None
+    replace: bool = False
+    prefix: str | None = None
 
 
 def check(request: RunRequest) -> None:
@@ -52,20 +58,64 @@ def check(request: RunRequest) -> None:
         check_name(request.conversation)
         if request.continue_last:
             raise UsageProblem("-C and -c are two different wishes", hint="-C NAME, or -c for the last conversation")
+    if request.messages is not None and (request.continue_last or request.repl is not None or len(request.words) > 1):
+        raise UsageProblem("--messages is a whole history: it goes with -C NAME and one PROMPT, and nothing else")
+    if request.prefix is not None:
+        check_name(request.prefix)
+        if request.continue_last or request.messages is not None or request.existing:
+            raise UsageProblem("--prefix begins a new conversation", hint="-C NEW gives it a name")
+    if request.messages is not None and "-" in request.words:
+        raise UsageProblem("`-` and --messages are two different wishes", hint="--messages - reads standard input")
+    if request.replace and (request.messages is None or request.conversation is None):
+        raise UsageProblem("--replace goes with --messages and -C NAME")
 
 
 def wants_loop(request: RunRequest) -> bool:
     """Whether this is the interactive prompt: asked for, or nothing to say on a terminal."""
-    return request.repl is not None or (not request.words and sys.stdin is not None and sys.stdin.isatty())
+    asked = request.words or request.messages is not None
+    return request.repl is not None or (not asked and sys.stdin is not None and sys.stdin.isatty())
 
 
 def run(request: RunRequest, session: Session) -> int:
     """One turn, or its plan; returns the exit status."""
-    text = prompt_text(request.words, sys.stdin, session.out)
-    chat = open_conversation(request, session)
+    if request.messages is not None:
+        text, chat = open_messages(request, session)
+    else:
+        text, chat = prompt_text(request.words, sys.stdin, session.out), open_conversation(request, session)
     if request.plan:
         return show_plan(chat, text, session.out)
     return one_turn(chat, text, request, session)
+
+
+def open_messages(request: RunRequest, session: Session) -> tuple[Said, Chat]:
+    """The conversation that `--messages` continues, brought to where they stand, and what is said now (A1, A2)."""
+    assert request.messages is not None
+    prompt = request.words[0] if request.words else None
+    incoming = split(read_messages(message_text(request.messages), "--messages"), prompt, "--messages")
+    store, name = session.store, request.conversation
+    if name is None:
+        found = continued(store, incoming)
+    else:
+        head = session.head_of(name) if name in store.names() else None
+        found = named(store, name, incoming, head, replace=request.replace)
+    if found is None and request.existing:
+        raise NotFound("no conversation is continued by these messages", hint="leave --existing out to create one")
+    chat = session.chat_for(found.head if found else None)
+    if found is not None:
+        chat.open(found.name)
+        session.out.note(f"continuing {found.name}")
+    elif name is not None:
+        chat.start(name)
+    tools = request.tools if request.tools is not None else chat.tools
+    chat.set_system(request.system if request.system is not None else incoming.system, tools)
+    take_in(chat, incoming, found.kept if found else 0)
+    assert incoming.said is not None
+    return incoming.said, chat
+
+
+def message_text(path: str) -> str:
+    """The file of `--messages`, or standard input. Raises NotFound, UsageProblem."""
+    return read_all(sys.stdin) if path == "-" else read_whole(path, "--messages")
 
 
 def prompt_text(words: tuple[str, ...], stdin: TextIO | None, out: Output) -> str:
@@ -139,11 +189,16 @@ def waits(stdin: TextIO | None) -> bool:
 def open_conversation(request: RunRequest, session: Session) -> Chat:
     """The chat with the conversation that the command line means. Raises NotFound, Locked, ModelUnavailable."""
     head, name = wanted_conversation(request, session)
-    chat = session.chat_for(head)
-    if name is not None and name in session.store.names():
-        chat.open(name)
-    elif name is not None:
-        chat.start(name)
+    if request.prefix is not None:
+        if name is not None and name in session.store.names():
+            raise UsageProblem(f"{name} exists already", hint="--prefix begins a new conversation")
+        chat, _ = begin_at_prefix(session, request.prefix, name)
+    else:
+        chat = session.chat_for(head)
+        if name is not None and name in session.store.names():
+            chat.open(name)
+        elif name is not None:
+            chat.start(name)
     system = request.system if request.system is not None else chat.system
     tools = request.tools if request.tools is not None else chat.tools
     chat.set_system(system, tools)
@@ -172,7 +227,7 @@ def wanted_conversation(request: RunRequest, session: Session) -> tuple[Head | N
     return None, name
 
 
-def one_turn(chat: Chat, text: str, request: RunRequest, session: Session) -> int:
+def one_turn(chat: Chat, text: Said, request: RunRequest, session: Session) -> int:
     """One turn, printed. Raises what a turn raises; an interrupted one ends with 130 or 143."""
     out, stop = session.out, session.stop
     with stop.deferring():
@@ -188,7 +243,7 @@ def one_turn(chat: Chat, text: str, request: RunRequest, session: Session) -> in
     return out.finish(data)
 
 
-def watched_turn(chat: Chat, text: str, reply: ReplyOptions, session: Session, *, strict: bool = False) -> TurnResult:
+def watched_turn(chat: Chat, text: Said, reply: ReplyOptions, session: Session, *, strict: bool = False) -> TurnResult:
     """A turn with its answer streamed to stdout, a bar while the prompt is read, and signals as flags."""
     out, stop = session.out, session.stop
     with out.progress("reading", 1, "tokens") as update:
@@ -206,10 +261,13 @@ def watched_turn(chat: Chat, text: str, reply: ReplyOptions, session: Session, *
             cancelled=lambda: stop.cancelled() or out.reader_left,
             hurried=stop.hurried,
         )
-        return chat.turn(text, reply, watch, strict=strict)
+        had_state = chat.has_state
+        result = chat.turn(text, reply, watch, strict=strict)
+        session.turn_over(chat, result, had_state=had_state)
+        return result
 
 
-def show_plan(chat: Chat, text: str, out: Output) -> int:
+def show_plan(chat: Chat, text: Said, out: Output) -> int:
     """What the turn would keep, apply and read; nothing is done and nothing written."""
     prompt, plan = chat.plan(text)
     steps: list[dict[str, Any]] = [

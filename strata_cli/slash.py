@@ -25,6 +25,8 @@ COMMANDS = (
     Slash("/new", "[NAME]", "begin another conversation; this one stays"),
     Slash("/switch", "NAME", "continue another conversation"),
     Slash("/list", "[--all]", "the conversations, newest first"),
+    Slash("/prefix", "[NAME]", "begin another conversation at a prefix; without NAME: which there are"),
+    Slash("/pin", "", "keep what was said so far for others to start from"),
     Slash("/tokens", "", "what the context holds, and what the last turn reused"),
 )
 

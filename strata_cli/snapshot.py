@@ -93,7 +93,8 @@ def with_counts(head: Head, log: Log) -> Head:
     said = [line.message or {} for line in log.branch()]
     first = next((_text(message) for message in said if message.get("role") == "user"), "")
     turns = sum(message.get("role") == "user" for message in said)
-    return replace(head, key=key_of(first), title=title_of(first), turns=turns, tokens=len(log.tokens()))
+    counts = {"turns": turns, "tokens": len(log.tokens()), "lines": log.next_id - 1}
+    return replace(head, key=key_of(first), title=title_of(first), **counts)
 
 
 def _text(message: Any) -> str:
@@ -109,7 +110,7 @@ def plan_save(store: Store, name: str, *, everything: bool = False, since: Manif
     lines = log.lines if everything else branch_lines(log)
     if everything:
         head = _with_alternatives(store, head, log)
-    head = replace(head, extra=with_foreign(head.extra, Foreign()))
+    head = with_counts(replace(head, extra=with_foreign(head.extra, Foreign())), Log(tuple(lines), ()))
     files, lost = _listed(store, head)
     known = {(each.file, each.digest) for each in since.files} if since else set()
     carried = [each for each in files if (each.file, each.digest) not in known]

@@ -15,18 +15,23 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .archive import Manifest, Reader
+from .asked import absorb
 from .errors import NotFound, UsageProblem
 from .files import Buffer, Files, storage_errors
 from .head import Head
 from .log import Log
+from .messages import as_history, equal_text, read_messages, shared, take_in
 from .names import check_name, nearest, resolve
 from .output import Mode, Output
 from .reception import Wish, look, receive
+from .run_command import read_all, read_whole
+from .session import Session
 from .signals import Stop
 from .sizes import format_bytes
-from .snapshot import copy_within, execute_save, plan_save
+from .snapshot import SavePlan, copy_within, execute_save, plan_save
 from .store import Store
 from .transfer import Transfer
+from .turn import Watch
 
 STDIO = "-"
 
@@ -88,14 +93,14 @@ def save(request: SaveRequest, store: Store, out: Output, stop: Stop) -> int:
     if request.as_name is not None:
         done = copy_within(store, name, request.as_name, replace_it=request.replace, wait_s=request.wait_s)
         out.note(f"saved {done.tokens:,} tokens of {name} as {done.name}")
-        return _finish(done, out, plan=False)
+        return finish(done, out, plan=False)
     base = _base(request.since) if request.since is not None else None
     with store.shared():
         plan = plan_save(store, name, everything=request.everything, since=base)
         if plan.lost:
             out.warning(f"{name}: {len(plan.lost)} of its files of state are gone; its text is whole")
         if request.plan:
-            return _finish(plan.transfer(request.output, 0, _free_bytes(request.output)), out, plan=True)
+            return finish(plan.transfer(request.output, 0, _free_bytes(request.output)), out, plan=True)
         total = plan.manifest.total_bytes
         with out.progress(f"saving {name}", total, "bytes") as update:
 
@@ -108,7 +113,39 @@ def save(request: SaveRequest, store: Store, out: Output, stop: Stop) -> int:
     done = plan.transfer(request.output, written, _free_bytes(request.output))
     where = "standard output" if request.output == STDIO else request.output
     out.note(f"saved {done.tokens:,} tokens ({format_bytes(written)}) of {name} to {where}")
-    return _finish(done, out, plan=False)
+    return finish(done, out, plan=False)
+
+
+def save_messages(request: SaveRequest, session: Session) -> int:
+    """Read a list of messages into the engine once and keep it as NAME; returns the exit status."""
+    assert request.messages is not None and request.name is not None
+    store, out, name = session.store, session.out, check_name(request.name)
+    text = read_all(sys.stdin) if request.messages == STDIO else read_whole(request.messages, "--messages")
+    incoming = as_history(read_messages(text, "--messages"), "--messages")
+    exists = name in store.names()
+    head = session.head_of(name) if exists else None
+    if exists and not request.replace and not equal_text(store.read_log(name), incoming):
+        raise UsageProblem(f"{name} exists and says something else", hint="--replace keeps that as a branch")
+    chat = session.chat_for(head)
+    if exists:
+        chat.open(name)
+    else:
+        chat.start(name)
+    chat.set_system(incoming.system, chat.tools)
+    take_in(chat, incoming, shared(store.read_log(name), incoming))
+    with session.stop.deferring(), out.progress("reading", 1, "tokens") as update:
+        watch = Watch(progress=update, cancelled=session.stop.cancelled, hurried=session.stop.hurried)
+        prompt, plan, parked = absorb(chat, watch)
+    session.close_chat()
+    session.stop.check()
+    saved = plan_save(store, name)
+    done = replace(saved.transfer(None, parked.bytes_written, sys.maxsize), bytes=_state_bytes(saved), needs=None)
+    out.note(f"read {len(prompt.tokens) - plan.position:,} of {len(prompt.tokens):,} tokens and kept them as {name}")
+    return finish(done, out, plan=False)
+
+
+def _state_bytes(plan: SavePlan) -> int:
+    return sum(each.bytes for each in plan.manifest.files)
 
 
 def restore(source: str, wish: Wish, store: Store, out: Output, stop: Stop) -> int:
@@ -124,7 +161,7 @@ def restore(source: str, wish: Wish, store: Store, out: Output, stop: Stop) -> i
         out.note(f"restored {done.tokens:,} tokens as {done.name}: {format_bytes(done.bytes_written)} written")
     if not done.usable:
         out.warning(f"{done.name}: {done.why}")
-    return _finish(_named(done, source), out, plan=wish.plan)
+    return finish(_named(done, source), out, plan=wish.plan)
 
 
 def _named(done: Transfer, source: str) -> Transfer:
@@ -153,7 +190,8 @@ def first_bytes(source: str) -> bytes:
             os.close(fd)
 
 
-def _finish(done: Transfer, out: Output, *, plan: bool) -> int:
+def finish(done: Transfer, out: Output, *, plan: bool) -> int:
+    """Print what was done, or would be; returns the exit status."""
     if plan:
         show_plan(done, out)
     out.ids([done.name])

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .directory import Directory, iso_time
-from .errors import Bad, NotFound, StorageFailed, StrataError, UsageProblem
+from .errors import Bad, BelowFloor, NotFound, StorageFailed, StrataError, UsageProblem
 from .files import Buffer, ensure_folder, read_bytes, storage_errors, translated, write_new
 from .head import SegmentRef
 from .identity import canonical_json, parse_json
@@ -57,6 +57,7 @@ class StateFiles:
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
         self._files = directory.files
+        self.min_free_bytes = 0  # what every write of state leaves free (B5)
         self._verified: dict[Path, tuple[tuple[int, ...], bool]] = {}
 
     def path(self, relative: str) -> Path:
@@ -130,9 +131,17 @@ class StateFiles:
         if there_bytes:
             return _ref(draft, there_bytes), 0
         blocks, total_bytes = encode(draft, payload, self._directory.key if own else FOREIGN_KEY)
+        self._check_floor(total_bytes)
         ensure_folder(self._files, path.parent)
         write_new(self._files, self._directory.state_tmp, path, blocks, total_bytes)
         return _ref(draft, total_bytes), total_bytes
+
+    def _check_floor(self, total_bytes: int) -> None:
+        floor_bytes, free_bytes = self.min_free_bytes, self._directory.free_bytes()
+        if free_bytes - total_bytes < floor_bytes:
+            why = f"{total_bytes:,} bytes of state, {free_bytes:,} are free, and {floor_bytes:,} are to stay free"
+            hint = "free some space, or lower store.min_free_disk_mib"
+            raise BelowFloor(why, needed_bytes=total_bytes, hint=hint)
 
     def _stored_bytes(self, path: Path, draft: Draft, payload_bytes: int) -> int:
         """The size of a file that need not be written again, else 0: a foreign or broken one is replaced."""

@@ -148,11 +148,12 @@ def _transposed_rows(walk: Walk, cells: int) -> Rows:
 
 def check_state(
     shape: Shape | None, state: Buffer, start: int, end: int, *, part: bool = False, whole: bool = False
-) -> None:
-    """Raises Bad where `state` cannot be that of tokens [start, end); Refused where this model's cannot be checked.
+) -> int:
+    """Where the state ends. Raises Bad where it cannot be that of tokens [start, end).
 
-    A part holds what cannot be cut by position; `whole` is a state of [0, end) without prefix, as files have it;
-    else it is rows followed by an empty part.
+    A part holds what cannot be cut by position; `whole` is a state of [0, end) without prefix, as files have it, and
+    something may follow it; else it is rows followed by an empty part. Raises Refused where this model's state has
+    a shape that cannot be checked.
     """
     if shape is None:
         raise Refused("the state of this model cannot be checked, so none from elsewhere is used", reason="foreign")
@@ -167,8 +168,9 @@ def check_state(
             _check_recurrent(walk, section, end, empty)
         else:
             _check_cells(walk, section, start, end, exact=not is_part, empty=empty)
-    if walk.left:
+    if walk.left and not whole:
         raise Bad(f"the state has {walk.left} bytes more than its counts say")
+    return walk.at
 
 
 def _check_cells(walk: Walk, shape: CellShape, start: int, end: int, *, exact: bool, empty: bool) -> None:

@@ -83,6 +83,10 @@ class Store:
         """An ISO time later than every earlier one of this directory, whatever the machine's clock did."""
         return self.directory.next_time()
 
+    def leave_free(self, min_free_bytes: int) -> None:
+        """What every write of state from now on leaves free on its disk; else it raises BelowFloor."""
+        self._state.min_free_bytes = min_free_bytes
+
     def free_bytes(self) -> int:
         """What can still be written where state lies."""
         return self.directory.free_bytes()

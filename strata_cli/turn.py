@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .handover import Ticket
+from .park import Parked
 from .prompt import Prompt
 from .restore import Restored, RestorePlan
 
@@ -29,6 +30,8 @@ class Policy:
     automatic: bool = True
     min_tokens: int = 512
     root_min_tokens: int = 256
+    n_min_tokens: int = 0
+    similarity: float = 0.0
     ram_bytes: int = 2048 * MIB
     ram_conversations: int = 0
     min_free_ram_bytes: int = 2560 * MIB
@@ -91,3 +94,8 @@ class TurnResult:
     ticket: Ticket
     prompt_ms: float
     generate_ms: float
+
+    @property
+    def parked(self) -> Parked:
+        """The park as far as it is known; final once `ticket.done` is set."""
+        return self.ticket.parked

@@ -236,10 +236,9 @@ class Check:
             fault = self.segment(file).fault
             if fault is not None:
                 self._told(f"segments/{file}", fault, "no conversation names it: nothing is lost")
-        restored = self.segments.keys()
         for each in self.store.quarantined():
-            again = each.file in restored and not self.segments[each.file].fault
-            meaning = "it was read again since" if again else "what it held is read again"
+            needed = each.file in self.segments and self.segments[each.file].fault is not None
+            meaning = "what it held is read again" if needed else "nothing needs it any more"
             self.bad.append(Finding(f"quarantine/{each.place}", each.why, f"{meaning}; `strata prune` removes it"))
         try:
             _ = self.store.key

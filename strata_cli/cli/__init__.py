@@ -12,6 +12,8 @@ from typing import Any
 from ..errors import StrataError, UsageProblem
 from ..output import Mode, Output, prepare_streams
 from . import inspect as inspect
+from . import prefix as prefix
+from . import prune as prune
 from . import restore as restore
 from . import run as run
 from . import save as save

@@ -1,12 +1,17 @@
 """`strata restore`, as options."""
 
+from datetime import datetime
 from typing import Annotated
 
 import typer
 
 from .. import options as o
+from ..engine import EngineOptions
 from ..names import check_name
 from ..reception import Wish
+from ..session import Wishes
+from ..slot_command import restore_slot
+from ..snapshot_command import is_archive
 from ..snapshot_command import restore as restore_archive
 from .app import Run, app
 
@@ -26,6 +31,20 @@ def restore(
     trust: Annotated[bool, typer.Option("--trust", help="Take its state for as good as made here.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Show what would happen; change nothing.")] = False,
     wait: o.Wait = 60.0,
+    model: o.Model = None,
+    ctx_size: o.CtxSize = None,
+    gpu_layers: o.GpuLayers = None,
+    split_mode: o.SplitMode = None,
+    tensor_split: o.TensorSplit = None,
+    main_gpu: o.MainGpu = None,
+    threads: o.Threads = None,
+    batch_size: o.BatchSize = None,
+    cache_type_k: o.CacheTypeK = None,
+    cache_type_v: o.CacheTypeV = None,
+    flash_attn: o.FlashAttn = None,
+    lora: o.Lora = None,
+    rope_freq_base: o.RopeFreqBase = None,
+    rope_freq_scale: o.RopeFreqScale = None,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
     verbose: o.Verbose = 0,
@@ -37,4 +56,26 @@ def restore(
     command = Run("restore", as_json=as_json, quiet=quiet, verbose=verbose)
     if as_name is not None:
         check_name(as_name)
-    return restore_archive(file, Wish(as_name, replace, trust, plan, wait), command.store(), command.out, command.stop)
+    wish = Wish(as_name, replace, trust, plan, wait)
+    if is_archive(file):
+        return restore_archive(file, wish, command.store(), command.out, command.stop)
+    engine = EngineOptions(
+        ctx_size,
+        gpu_layers,
+        split_mode,
+        o.tensor_split(tensor_split),
+        main_gpu,
+        threads,
+        batch_size,
+        cache_type_k,
+        cache_type_v,
+        flash_attn,
+        o.loras(lora),
+        rope_freq_base,
+        rope_freq_scale,
+    )
+    session = command.session(Wishes(model, engine))
+    try:
+        return restore_slot(file, wish, session, datetime.now().astimezone().date())
+    finally:
+        session.close_chat()

@@ -27,6 +27,13 @@ def run(
     ] = None,
     continue_last: Annotated[bool, typer.Option("--continue", "-c", help="Continue the last conversation.")] = False,
     existing: Annotated[bool, typer.Option("--existing", help="Do not create the conversation.")] = False,
+    messages: Annotated[
+        str | None, typer.Option(metavar="FILE|-", help="The whole history as a JSON list of messages.")
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="With --messages and -C: what NAME says stays as a branch.")
+    ] = False,
+    prefix: Annotated[str | None, typer.Option(metavar="NAME", help="Begin a conversation at a prefix.")] = None,
     system: Annotated[str | None, typer.Option("--system", "-s", metavar="TEXT", help="The system prompt.")] = None,
     system_file: Annotated[str | None, typer.Option(metavar="FILE", help="The system prompt from a file.")] = None,
     tools: Annotated[str | None, typer.Option(metavar="FILE", help="A JSON list of tools for the template.")] = None,
@@ -98,9 +105,12 @@ def run(
         strict=strict,
         plan=plan,
         repl=repl,
+        messages=messages,
+        prefix=prefix,
+        replace=replace,
     )
     command = Run("run", as_json=as_json, quiet=quiet, verbose=verbose)
-    session = command.session(Wishes(model, engine, save=not no_save))
+    session = command.session(Wishes(model, engine, save=not (no_save or plan)))
     check(request)
     try:
         if wants_loop(request):

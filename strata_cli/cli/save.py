@@ -5,7 +5,10 @@ from typing import Annotated
 import typer
 
 from .. import options as o
-from ..snapshot_command import SaveRequest, check
+from ..engine import EngineOptions
+from ..session import Wishes
+from ..slot_command import save_llama
+from ..snapshot_command import SaveRequest, check, save_messages
 from ..snapshot_command import save as save_request
 from .app import Run, app
 
@@ -35,6 +38,20 @@ def save(
     replace: Annotated[bool, typer.Option("--replace", help="Replace NEW; it stays as an alternative branch.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Show what would be written.")] = False,
     wait: o.Wait = 60.0,
+    model: o.Model = None,
+    ctx_size: o.CtxSize = None,
+    gpu_layers: o.GpuLayers = None,
+    split_mode: o.SplitMode = None,
+    tensor_split: o.TensorSplit = None,
+    main_gpu: o.MainGpu = None,
+    threads: o.Threads = None,
+    batch_size: o.BatchSize = None,
+    cache_type_k: o.CacheTypeK = None,
+    cache_type_v: o.CacheTypeV = None,
+    flash_attn: o.FlashAttn = None,
+    lora: o.Lora = None,
+    rope_freq_base: o.RopeFreqBase = None,
+    rope_freq_scale: o.RopeFreqScale = None,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
     verbose: o.Verbose = 0,
@@ -48,4 +65,25 @@ def save(
         name, output, as_name, messages, file_format, since, everything, replace=replace, plan=plan, wait_s=wait
     )
     check(request, command.out)
-    return save_request(request, command.store(), command.out, command.stop)
+    if request.messages is None and request.format == "strata":
+        return save_request(request, command.store(), command.out, command.stop)
+    engine = EngineOptions(
+        ctx_size,
+        gpu_layers,
+        split_mode,
+        o.tensor_split(tensor_split),
+        main_gpu,
+        threads,
+        batch_size,
+        cache_type_k,
+        cache_type_v,
+        flash_attn,
+        o.loras(lora),
+        rope_freq_base,
+        rope_freq_scale,
+    )
+    session = command.session(Wishes(model, engine))
+    try:
+        return save_messages(request, session) if request.messages is not None else save_llama(request, session)
+    finally:
+        session.close_chat()

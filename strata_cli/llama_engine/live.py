@@ -5,6 +5,7 @@ serialised state is `state`.
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..engine import Buffer, Cancelled, Captured, EngineFailed, Memory, ModelFacts, Rebuild, Sampling
@@ -127,9 +128,13 @@ class LlamaEngine:
     def prepare(self) -> None:
         self.state.arena.prepare()
 
-    def check_state(self, state: Buffer, start: int, end: int, *, part: bool = False, whole: bool = False) -> None:
+    def check_state(self, state: Buffer, start: int, end: int, *, part: bool = False, whole: bool = False) -> int:
         """See `Engine.check_state`."""
-        check_state(self.shape, state, start, end, part=part, whole=whole)
+        return check_state(self.shape, state, start, end, part=part, whole=whole)
+
+    def save_file(self, path: Path) -> int:
+        """See `Engine.save_file`. llama.cpp streams layer by layer: it takes memory for one layer's rows."""
+        return self.state.save_file(path, self._tokens)
 
     def rebuild(self, plan: Rebuild) -> None:
         """See `Engine.rebuild`. Rows first and parts last: copying an empty partial over clears a recurrent one."""

@@ -6,6 +6,9 @@ copies between them move no K/V. Knows tokens only as positions.
 
 import ctypes
 import itertools
+import os
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -97,6 +100,16 @@ class SequenceState:
     def whole(self, sequence: int = LIVE, flags: int = WHOLE) -> bytes:
         """A copy of a sequence's whole state, as llama.cpp's own save gives it. For probes and small states."""
         return self._read_small(sequence, flags)
+
+    def save_file(self, path: Path, tokens: Sequence[int]) -> int:
+        """llama.cpp's own file of the live sequence, with `tokens` as a plain list. Returns its bytes."""
+        ids = (ctypes.c_int32 * max(1, len(tokens)))(*tokens)
+        wanted = 12 + 4 * len(tokens) - PREFIX_BYTES
+        wanted += int(self._lc.llama_state_seq_get_size_ext(self._context, LIVE, WHOLE))
+        got = int(self._lc.llama_state_seq_save_file(self._context, os.fsencode(path), LIVE, ids, len(tokens)))
+        if got != wanted:
+            raise EngineFailed(f"llama.cpp wrote {got:,} of {wanted:,} bytes: {LOG.reason()}")
+        return got
 
     # -- going back and putting back
 

@@ -1,0 +1,199 @@
+"""All that lies in a session directory, by one look at it: values for `inspect` and `prune` to judge.
+
+Owns the look: heads are read, everything else is known from folder listings. Nothing is opened for writing, no text
+and no K/V is read. What is of use and what may go is decided above.
+"""
+
+import gc
+import os
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from .directory import RECORD_KINDS
+from .errors import NotFound, StrataError
+from .files import Entry, read_bytes, storage_errors
+from .head import Head, files_of, parse_head
+from .names import NAME
+from .segment import FILE_NAME, FOLDER_NAME
+from .store import HEAD_LIMIT_BYTES, Store
+
+SEGMENT = re.compile(rf"{FOLDER_NAME.pattern}/{FILE_NAME.pattern}", re.ASCII)
+
+
+class Record(NamedTuple):
+    """A conversation or prefix as it lies on disk. `head` is None where there is none to read: `why`, `code` say more.
+
+    `files` are paths under `segments/`. Sizes in bytes.
+    """
+
+    name: str
+    kind: str
+    head: Head | None
+    files: tuple[str, ...]
+    head_bytes: int
+    log_bytes: int
+    held: bool = False
+    why: str = ""
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class Loose:
+    """A temporary or a file in quarantine: its folder, its name, since when (seconds since 1970), who wrote it."""
+
+    folder: Path
+    name: str
+    bytes: int
+    since_s: float
+    writer_lives: bool = False
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """The directory at one moment. `segments` are sizes by path under `segments/`; `stranger_bytes` lie among them."""
+
+    conversations: tuple[Record, ...]
+    prefixes: tuple[Record, ...]
+    segments: dict[str, int]
+    temporaries: tuple[Loose, ...]
+    quarantine: tuple[Loose, ...]
+    other_bytes: int
+    stranger_bytes: int
+
+    @property
+    def records(self) -> tuple[Record, ...]:
+        return self.conversations + self.prefixes
+
+    @property
+    def text_bytes(self) -> int:
+        """Heads, logs, locks, counters, key: all that is not state."""
+        return self.other_bytes + sum(record.head_bytes + record.log_bytes for record in self.records)
+
+    @property
+    def total_bytes(self) -> int:
+        loose = sum(each.bytes for each in (*self.temporaries, *self.quarantine))
+        return self.text_bytes + sum(self.segments.values()) + self.stranger_bytes + loose
+
+    @property
+    def knows_all(self) -> bool:
+        """Whether every head was read: else nobody knows which segments are named by none."""
+        return all(record.head is not None or record.code == NotFound.code for record in self.records)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without the garbage collector: it would walk through thousands of heads again and again and free nothing."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+@uncollected()
+def take_inventory(store: Store) -> Inventory:
+    """Look at everything once. Raises StorageFailed."""
+    found = {kind: _records(store, kind) for kind in RECORD_KINDS}
+    directory = store.directory
+    # After the heads: what is written meanwhile is then a segment without a name, and not a name without a segment.
+    segments, strangers = _segments(store)
+    folders = {directory.tmp, directory.state_tmp}
+    loose = tuple(each for folder in sorted(folders) for each in _temporaries(store, folder))
+    other = sum(_folder_bytes(store, folder) for folder in (directory.root, directory.root / "counters"))
+    return Inventory(
+        conversations=found["conversations"][0],
+        prefixes=found["prefixes"][0],
+        segments=segments,
+        temporaries=loose,
+        quarantine=tuple(_quarantine(store)),
+        other_bytes=other + sum(stray for _, stray in found.values()),
+        stranger_bytes=strangers,
+    )
+
+
+def _list(store: Store, folder: Path, *, nested: bool = False) -> list[Entry]:
+    with storage_errors(folder, "list"):
+        return store.directory.files.list(folder, nested=nested)
+
+
+def _folder_bytes(store: Store, folder: Path) -> int:
+    return sum(entry.size for entry in _list(store, folder) if entry.is_file)
+
+
+def _records(store: Store, kind: str) -> tuple[tuple[Record, ...], int]:
+    """The records of a kind by name, and the bytes of the other files in their folder."""
+    sizes: dict[str, dict[str, int]] = {".json": {}, ".jsonl": {}, ".lock": {}}
+    stray = 0
+    for entry in _list(store, store.root / kind):
+        stem, dot, suffix = entry.name.rpartition(".")
+        if dot + suffix in sizes and entry.is_file and NAME.fullmatch(stem):
+            sizes[dot + suffix][stem] = entry.size
+        elif entry.is_file:
+            stray += entry.size
+    heads, logs, locks = sizes[".json"], sizes[".jsonl"], sizes[".lock"]
+    names = sorted(heads.keys() | logs.keys())
+    held = {name for name in locks if store.holder(name, kind) is not None}
+    records = (_record(store, kind, name, heads.get(name), logs.get(name, 0), name in held) for name in names)
+    return tuple(each for each in records if each is not None), stray + sum(locks.values())
+
+
+def _record(store: Store, kind: str, name: str, head_bytes: int | None, log_bytes: int, held: bool) -> Record | None:
+    if head_bytes is None:
+        why = "its head is missing, its text is there"
+        return Record(name, kind, None, (), 0, log_bytes, held, why, NotFound.code)
+    try:
+        data = read_bytes(store.directory.files, store.root / kind / f"{name}.json", HEAD_LIMIT_BYTES)
+        head = parse_head(data, name)
+    except NotFound:
+        # Removed since the folder was listed.
+        return None
+    except StrataError as error:
+        return Record(name, kind, None, (), head_bytes, log_bytes, held, error.message, error.code)
+    return Record(name, kind, head, tuple(files_of(head)), len(data), log_bytes, held)
+
+
+def _segments(store: Store) -> tuple[dict[str, int], int]:
+    """Every segment by its path under `segments/`, and the bytes of what else lies there."""
+    sizes: dict[str, int] = {}
+    strangers = 0
+    for entry in _list(store, store.directory.segments, nested=True):
+        if entry.is_file and SEGMENT.fullmatch(entry.name):
+            sizes[entry.name] = entry.size
+        elif entry.is_file:
+            strangers += entry.size
+    return sizes, strangers
+
+
+def _temporaries(store: Store, folder: Path) -> Iterable[Loose]:
+    for entry in _list(store, folder):
+        if entry.is_file:
+            since_s = entry.mtime_ns / 1e9
+            yield Loose(folder, entry.name, entry.size, since_s, _lives(entry.name))
+
+
+def _lives(name: str) -> bool:
+    """Whether the process that a temporary is named after still runs."""
+    pid = name.partition("-")[0]
+    if not (pid.isdecimal() and pid.isascii() and 0 < int(pid[:10]) < 2**31):
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # another user's
+    return True
+
+
+def _quarantine(store: Store) -> Iterable[Loose]:
+    """A file keeps its old times when it is moved; its note was written on the day."""
+    entries = {entry.name: entry for entry in _list(store, store.directory.quarantine) if entry.is_file}
+    for name, entry in entries.items():
+        note = entries.get(name + ".why")
+        yield Loose(store.directory.quarantine, name, entry.size, (note or entry).mtime_ns / 1e9)

@@ -1,0 +1,168 @@
+"""The values of a plan, and what each of its items frees: shared files count once, with the last who names them.
+
+Owns the account of who names which file. Which items a plan has is decided in `prune`, or by whoever names them.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from .head import Head, StateRef, encode_head, files_of
+from .inventory import Inventory, Record
+
+
+@dataclass(frozen=True)
+class Item:
+    """One thing that goes: what it is, what it frees in bytes, and why it goes.
+
+    For what lies outside the conversations, `place` is its folder; `digests` are the states of a conversation that
+    go, none for all of it.
+    """
+
+    what: str
+    name: str
+    bytes: int
+    reason: str
+    kind: str = "conversations"
+    digests: tuple[str, ...] = ()
+    place: Path | None = None
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        return self.what, self.kind, self.name
+
+    def as_json(self) -> dict[str, Any]:
+        return {"what": self.what, "name": self.name, "bytes": self.bytes, "reason": self.reason}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One conversation or prefix that stays, with all that it stands on, and why."""
+
+    name: str
+    bytes: int
+    reason: str
+
+    def as_json(self) -> dict[str, Any]:
+        return {"name": self.name, "bytes": self.bytes, "reason": self.reason}
+
+
+@dataclass(frozen=True)
+class PrunePlan:
+    """What goes, in the order in which it goes, and what stays. `total_bytes` is the directory before it."""
+
+    items: tuple[Item, ...]
+    kept: tuple[Kept, ...]
+    total_bytes: int
+    max_bytes: int | None = None
+
+    @property
+    def bytes(self) -> int:
+        return sum(item.bytes for item in self.items)
+
+    @property
+    def over_bytes(self) -> int:
+        """By how much the directory stays over its budget."""
+        return 0 if self.max_bytes is None else max(0, self.total_bytes - self.bytes - self.max_bytes)
+
+    def only(self, keys: Iterable[tuple[str, str, str]]) -> "PrunePlan":
+        """Those items alone that somebody has seen and agreed to."""
+        wanted = set(keys)
+        return replace(self, items=tuple(item for item in self.items if item.key in wanted))
+
+
+def stripped(head: Head, digests: Sequence[str]) -> Head:
+    """The head without some of its states."""
+    left: Mapping[str, StateRef] = {key: head.states[key] for key in head.states if key not in digests}
+    return replace(head, states=left)
+
+
+def is_pinned(head: Head) -> bool:
+    """Whether a prefix was pinned by hand."""
+    return head.extra.get("pinned") is True
+
+
+def users_of(inventory: Inventory) -> Counter[str]:
+    """How many conversations and prefixes name each file."""
+    return Counter(file for record in inventory.records for file in set(record.files))
+
+
+def let_go(files: Iterable[str], users: Counter[str]) -> list[str]:
+    """Strike out one user of each file; returns those that nobody names any more."""
+    free = []
+    for file in files:
+        users[file] -= 1
+        if users[file] <= 0:
+            del users[file]
+            free.append(file)
+    return free
+
+
+def files_let_go(item: Item, record: Record) -> list[str]:
+    """The files that a conversation or prefix gives up by this item; others may still name them."""
+    if item.what != "state" or record.head is None:
+        return list(dict.fromkeys(record.files))
+    stay = set(files_of(stripped(record.head, item.digests)))
+    return [file for file in dict.fromkeys(record.files) if file not in stay]
+
+
+def price(item: Item, record: Record, users: Counter[str], segments: Mapping[str, int]) -> int:
+    """What an item frees, in bytes; its files are struck out in `users`."""
+    freed = sum(segments.get(file, 0) for file in let_go(files_let_go(item, record), users))
+    if item.what == "state" and record.head is not None:
+        return freed + record.head_bytes - len(encode_head(stripped(record.head, item.digests)))
+    return freed + record.head_bytes + record.log_bytes
+
+
+EXECUTION_ORDER = ("temporary", "quarantine", "segment", "branch", "conversation", "prefix", "state")
+
+
+def priced(items: Iterable[Item], inventory: Inventory) -> Iterator[Item]:
+    """The items in the order in which they are carried out, each with what it frees when those before it are done.
+
+    What needs no room to be removed comes first: on a full disk a shorter head has then a place to be written.
+    """
+    users = users_of(inventory)
+    records = {(record.kind, record.name): record for record in inventory.records}
+    for item in sorted(items, key=lambda each: EXECUTION_ORDER.index(each.what)):
+        if item.what in ("conversation", "prefix", "state"):
+            record = records[item.kind, item.name]
+            yield replace(item, bytes=price(item, record, users, inventory.segments))
+        else:
+            yield item
+
+
+def plan_removal(
+    inventory: Inventory,
+    names: Sequence[str],
+    *,
+    what: str,
+    kind: str = "conversations",
+    sizes: Mapping[str, int] | None = None,
+) -> PrunePlan:
+    """What goes when somebody names it: a conversation with its text, its state alone, its branches, a prefix."""
+    chosen = []
+    for record in (r for r in inventory.records if r.kind == kind and r.name in names):
+        if what == "state" and not record.files:
+            continue
+        digests = tuple(record.head.states) if what == "state" and record.head is not None else ()
+        chosen.append(
+            Item(what, record.name, (sizes or {}).get(record.name, 0), "named on the command line", kind, digests)
+        )
+    return PrunePlan(tuple(priced(chosen, inventory)), (), inventory.total_bytes)
+
+
+def others_with_its_text(inventory: Inventory, name: str) -> list[str]:
+    """The conversations and prefixes that begin with the same words, or stand on the same files: they hold its text."""
+    record = next((r for r in inventory.conversations if r.name == name), None)
+    if record is None:
+        return []
+    key, files = record.head.key if record.head is not None else "", set(record.files)
+    return [
+        other.name
+        for other in inventory.records
+        if other is not record
+        and (not files.isdisjoint(other.files) or (key and other.head is not None and other.head.key == key))
+    ]

@@ -1,0 +1,264 @@
+"""Two writers and a reader over one directory, with a failure at any call of the seam: the design's invariants hold.
+
+A stateful property test on the real engine and the real chat. After every step the reader finds: every head parses
+and names only whole, verified files; the text has every answered turn that was told as stored; nothing short lies
+under a final name. At the end every reply is the one of a run without faults. Row B9, cases C07, C25, N08, N10.
+"""
+
+import errno
+import itertools
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from chats import Reference, Talk
+from engine_tools import Engines
+from faulty_files import UnflushedFiles
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from strata_cli.errors import Locked, StorageFailed
+from strata_cli.files import Buffer, Entry, Files
+from strata_cli.verify import verify
+
+NAMES = ("one", "two")
+WRITERS = ("a", "b")
+CODES = (errno.ENOSPC, errno.EIO, errno.EACCES)
+
+
+class FaultAnywhere(Files):
+    """Fails once, at the call number `due` from now on, whichever of the eight it is; a write writes half first."""
+
+    def __init__(self) -> None:
+        self.due: int | None = None
+        self.code = errno.EIO
+        self.fired = False
+
+    def arm(self, due: int | None, code: int) -> None:
+        self.due, self.code, self.fired = due, code, False
+
+    def _call(self) -> None:
+        if self.due is None:
+            return
+        self.due -= 1
+        if self.due < 0:
+            self.due, self.fired = None, True
+            raise OSError(self.code, os.strerror(self.code))
+
+    def make_folder(self, path: Path) -> bool:
+        self._call()
+        return super().make_folder(path)
+
+    def create(self, path: Path, reserve_bytes: int = 0) -> int:
+        self._call()
+        return super().create(path, reserve_bytes)
+
+    def open(self, path: Path, append: bool = False) -> int:
+        self._call()
+        return super().open(path, append)
+
+    def write(self, fd: int, data: Buffer) -> None:
+        if self.due == 0:
+            os.write(fd, bytes(data)[: memoryview(data).nbytes // 2])
+        self._call()
+        super().write(fd, data)
+
+    def flush(self, target: int | Path) -> None:
+        self._call()
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._call()
+        super().rename(source, target)
+
+    def unlink(self, path: Path) -> None:
+        self._call()
+        super().unlink(path)
+
+    def list(self, path: Path, *, sizes: bool = True, nested: bool = False) -> list[Entry]:
+        self._call()
+        return super().list(path, sizes=sizes, nested=nested)
+
+
+@pytest.fixture(scope="module")
+def engines(tiny: Callable[..., Path]) -> Iterator[dict[str, Engines]]:
+    """An engine for each writer and one for the reader: what a process has for itself."""
+    found = {name: Engines(tiny) for name in (*WRITERS, "reader")}
+    yield found
+    for each in found.values():
+        each.close()
+
+
+FAULTS = st.one_of(st.none(), st.tuples(st.integers(0, 28), st.sampled_from(CODES)))
+
+
+class TwoWriters(RuleBasedStateMachine):
+    engines: dict[str, Engines]
+    family = "llama"
+    faults_that_hit = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp())
+        self.root = self.folder / "s"
+        self.talks: dict[str, Talk] = {}
+        self.stored: dict[str, list[tuple[str, tuple[int, ...]]]] = {name: [] for name in NAMES}
+        self.number = itertools.count()
+
+    def engine(self, who: str):  # type: ignore[no-untyped-def]
+        return self.engines[who](self.family, threads=1)
+
+    @initialize()
+    def begin(self) -> None:
+        for writer, name in zip(WRITERS, NAMES, strict=True):
+            self._start(writer)
+            self.talks[writer].open(name)
+
+    def _start(self, writer: str) -> None:
+        self.talks[writer] = Talk(self.engine(writer), self.root, files=FaultAnywhere())
+
+    def _arm(self, talk: Talk, fault: tuple[int, int] | None) -> FaultAnywhere:
+        files = talk.store.directory.files
+        assert isinstance(files, FaultAnywhere)
+        files.arm(*(fault or (None, 0)))
+        return files
+
+    @rule(writer=st.sampled_from(WRITERS), name=st.sampled_from(NAMES), fault=FAULTS)
+    def open(self, writer: str, name: str, fault: tuple[int, int] | None) -> None:
+        talk, holder = self.talks[writer], self._holder(name)
+        if holder == writer:
+            return
+        files = self._arm(talk, fault)
+        try:
+            talk.open(name)
+        except Locked:
+            assert holder is not None, "refused, and nobody else has it"
+        except StorageFailed:
+            assert files.fired
+        else:
+            assert holder is None, "two writers have one conversation"
+        finally:
+            files.arm(None, 0)
+
+    def _holder(self, name: str) -> str | None:
+        return next((writer for writer, talk in self.talks.items() if talk.chat.name == name), None)
+
+    @rule(writer=st.sampled_from(WRITERS), fault=FAULTS)
+    def say(self, writer: str, fault: tuple[int, int] | None) -> None:
+        talk = self.talks[writer]
+        if talk.chat.name is None:
+            return
+        text = f"Message {next(self.number)}"
+        files = self._arm(talk, fault)
+        try:
+            result = talk.say(text, 4)
+        except StorageFailed:
+            assert files.fired, "the turn failed without a fault"
+        else:
+            opened = talk.chat.opened
+            assert opened is not None
+            if not opened.unwritten:
+                self.stored[talk.chat.name].append((text, result.reply_tokens))
+            else:
+                assert files.fired
+        finally:
+            TwoWriters.faults_that_hit += files.fired
+            files.arm(None, 0)
+
+    @rule(writer=st.sampled_from(WRITERS), killed=st.booleans())
+    def restart(self, writer: str, killed: bool) -> None:
+        talk = self.talks[writer]
+        name = talk.chat.name
+        if killed and talk.chat.opened is not None and talk.chat.opened.lock is not None:
+            talk.chat.opened.unwritten.clear()
+            talk.chat.opened.lock.release()
+        else:
+            talk.close()
+        self._start(writer)
+        if name is not None:
+            self.talks[writer].open(name)
+
+    @invariant()
+    def a_reader_finds_everything_whole(self) -> None:
+        if not self.root.exists():
+            return
+        reader = Talk(self.engine("reader"), self.root)
+        found = verify(reader.store, None, lambda done, total: None)
+        assert found.bad == () and all("no head" in each.what for each in found.notes), found
+        for name in NAMES:
+            pairs = spoken(reader, name)
+            assert [each for each in self.stored[name] if each not in pairs] == []
+
+    @invariant()
+    def everything_is_private(self) -> None:
+        for path in self.root.rglob("*"):
+            mode = stat.S_IMODE(path.lstat().st_mode)
+            assert mode == (0o700 if path.is_dir() else 0o600), path
+
+    def teardown(self) -> None:
+        try:
+            for talk in self.talks.values():
+                talk.close()
+            for name in NAMES:
+                self._replay(name)
+        finally:
+            shutil.rmtree(self.folder)
+
+    def _replay(self, name: str) -> None:
+        """Every stored reply is the one that a run without faults gives."""
+        engine = self.engine("reader")
+        pairs = spoken(Talk(engine, self.root), name)
+        with Talk(engine, self.folder / f"replay-{name}", files=UnflushedFiles()).open(name) as talk:
+            for text, tokens in pairs:
+                prompt = tuple(talk.chat.prompt_for(text).tokens)
+                reply = talk.say(text, 4).reply_tokens
+                if reply != tokens:
+                    assert Reference(prompt, (reply,)).allows(engine, tokens)
+                    break
+
+
+def spoken(talk: Talk, name: str) -> list[tuple[str, tuple[int, ...]]]:
+    lines = talk.store.read_log(name).branch()
+    return [
+        (str((one.message or {})["content"]), two.tokens)
+        for one, two in itertools.pairwise(lines)
+        if ((one.message or {})["role"], (two.message or {})["role"]) == ("user", "assistant")
+    ]
+
+
+def run(engines: dict[str, Engines], family: str, examples: int, steps: int) -> None:
+    machine = type("Machine", (TwoWriters,), {"engines": engines, "family": family})
+    chosen = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(machine, settings=chosen)
+
+
+@pytest.mark.parametrize("family", ["llama", "lfm2"])
+def test_B9_C07_C25_N08_N10_two_writers_and_a_reader(engines: dict[str, Engines], family: str) -> None:
+    before = TwoWriters.faults_that_hit
+    run(engines, family, examples=10, steps=30)
+    assert TwoWriters.faults_that_hit > before + 10
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("family", ["llama", "lfm2", "gemma3", "mamba"])
+def test_B9_C07_C25_N08_N10_two_writers_and_a_reader_at_length(engines: dict[str, Engines], family: str) -> None:
+    run(engines, family, examples=150, steps=40)

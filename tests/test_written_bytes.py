@@ -1,0 +1,133 @@
+"""What a turn writes, as the kernel counts it: the new range once, and next to nothing besides (C48).
+
+On `tiny-fat` a token's state takes 128 KiB, so text, heads and log lines have to stay small beside it. The kernel
+counts pages that a process dirtied on a real disk; on a tmpfs it counts none, and the tests are skipped.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import Strata
+from turns import SMALL, Turns, store_of
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc/PID/io")
+TOKEN_BYTES = 131072
+
+
+def on_real_disk(path: Path) -> bool:
+    """Whether the kernel counts what is written there."""
+    code = (
+        "import os,sys; f=os.open(sys.argv[1],os.O_CREAT|os.O_WRONLY|os.O_EXCL); os.write(f,bytes(1<<20)); os.fsync(f);"
+        "print(open('/proc/self/io').read())"
+    )
+    out = subprocess.run([sys.executable, "-c", code, str(path / "probe")], capture_output=True, text=True).stdout
+    (path / "probe").unlink(missing_ok=True)
+    return any(line.startswith("write_bytes:") and int(line.split()[1]) >= 1 << 20 for line in out.splitlines())
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A folder on a file system whose writes are counted."""
+    for place in (tmp_path, Path("/var/tmp"), Path(__file__).parent.parent):
+        if place.is_dir() and os.access(place, os.W_OK):
+            with tempfile.TemporaryDirectory(dir=place, prefix="strata-test-") as folder:
+                if on_real_disk(Path(folder)):
+                    yield Path(folder)
+                    return
+    pytest.skip("every folder here lies on a file system whose writes the kernel does not count")
+
+
+class Loop:
+    """One `strata run --repl jsonl` that is asked line by line, with its account of written bytes."""
+
+    def __init__(self, turns: Turns, name: str, *flags: str) -> None:
+        self.process = turns.strata.start(*turns.arguments("--repl", "jsonl", "-C", name, *flags), env=turns.env)
+
+    def ask(self, text: str) -> dict[str, Any]:
+        assert self.process.stdin and self.process.stdout
+        self.process.stdin.write(json.dumps({"prompt": text}).encode() + b"\n")
+        self.process.stdin.flush()
+        answer = json.loads(self.process.stdout.readline())
+        assert answer["ok"], answer
+        return answer["data"]
+
+    def written(self) -> int:
+        for line in Path(f"/proc/{self.process.pid}/io").read_text().splitlines():
+            if line.startswith("write_bytes:"):
+                return int(line.split()[1])
+        raise AssertionError("no write_bytes")
+
+    def end(self) -> None:
+        assert self.process.stdin
+        with self.process:
+            self.process.stdin.close()
+            code = self.process.wait(60)
+        assert code == 0
+
+
+def fat(strata: Strata, tiny: Callable[..., Path], disk: Path) -> Turns:
+    home = disk / "home"
+    here = Strata(home, strata.folder, {**strata.env, "STRATA_HOME": str(home)})
+    return Turns(here, tiny("fat"), ("--greedy", "--threads", "2"), SMALL)
+
+
+def payload_bytes(home: Path, name: str) -> dict[int, int]:
+    """The engine's bytes of each stored range, by its end."""
+    store, found = store_of(home), {}
+    for state in store.read_head(name).states.values():
+        for ref in state.segments:
+            with store.open_segment(store.segment_path(ref.file)) as segment:
+                found[ref.end] = segment.header.payload_bytes
+    return found
+
+
+def test_C48_each_of_20_turns_writes_its_own_range_once(strata: Strata, tiny: Callable[..., Path], disk: Path) -> None:
+    turns = fat(strata, tiny, disk)
+    loop = Loop(turns, "kept", "-n", "20")
+    ratios, told, ends = [], [], []
+    try:
+        loop.ask("A first turn, which also makes the folders. " * 2)
+        before = loop.written()
+        for number in range(20):
+            data = loop.ask(f"Turn {number}: " + "and so on, and so on. " * 4)
+            now = loop.written()
+            tokens = data["tokens"]
+            ends.append(tokens["prompt"] + tokens["generated"] - (data["finish_reason"] == "length"))
+            told.append((now - before, data["park"]["bytes_written"]))
+            before = now
+    finally:
+        loop.end()
+    engine = payload_bytes(turns.strata.home, "kept")
+    for end, (kernel, ours) in zip(ends, told, strict=True):
+        assert engine[end] >= 100 * TOKEN_BYTES
+        ratios.append((kernel / engine[end], ours / engine[end]))
+    print("kernel / engine:", [round(kernel, 4) for kernel, _ in ratios])
+    assert all(1.00 <= kernel <= 1.02 for kernel, _ in ratios), ratios
+    assert all(1.00 <= ours <= 1.02 for _, ours in ratios), ratios
+
+
+def test_C48_a_turn_of_200_tokens_on_4000_writes_a_twentieth(
+    strata: Strata, tiny: Callable[..., Path], disk: Path
+) -> None:
+    turns = fat(strata, tiny, disk)
+    loop = Loop(turns, "kept", "-n", "2")
+    try:
+        first = loop.ask("x" * 3960)
+        before = loop.written()
+        second = loop.ask("y" * 155)
+        written = loop.written() - before
+    finally:
+        loop.end()
+    new = second["park"]["tokens"]
+    assert 4000 <= first["tokens"]["prompt"] + 1 <= 4100
+    assert 190 <= new <= 210
+    whole = sum(payload_bytes(turns.strata.home, "kept").values())
+    print(f"{new} tokens on {first['tokens']['prompt']}: {written / whole:.4f} of the whole")
+    assert written / whole <= 0.055
