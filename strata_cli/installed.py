@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 
 from .errors import StrataError
-from .files import Files, ensure_folder, read_bytes, write_new
+from .files import Files, read_bytes, write_new
 
 _LIMIT_BYTES = 4 << 20
 _LINE = re.compile(r"^LLAMA_STATE_SEQ_VERSION\s*=\s*(\d{1,6})\s*$", re.MULTILINE)
@@ -28,9 +28,9 @@ def installed_state_format(cache_folder: Path, files: Files | None = None) -> in
     if (known := _remembered(cache, version, files)) is not None:
         return known
     found = _read_from_package(files)
-    if found is not None:
+    # Looking makes no folder: where nothing was cached yet, the text is read again.
+    if found is not None and cache_folder.is_dir():
         with contextlib.suppress(StrataError, OSError):
-            ensure_folder(files, cache_folder)
             data = json.dumps({"llama_cpp_python": version, "state_format": found}).encode()
             write_new(files, cache_folder, cache, [data], len(data))
     return found

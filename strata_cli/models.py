@@ -5,6 +5,7 @@ Loads nothing and hashes nothing.
 """
 
 import importlib.util
+import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -39,7 +40,7 @@ def choose_model(flag: str | None, head: Head | None, settings: Settings) -> Mod
         return _named(flag, settings, "flag")
     if head is not None and head.model.get("path"):
         path = Path(str(head.model["path"]))
-        if not path.exists():
+        if not os.path.exists(path):
             raise ModelUnavailable(
                 f"{head.name}: its model {path} is gone",
                 hint="say where it is, or which other one to use: -m FILE.gguf",

@@ -21,6 +21,7 @@ from .errors import Refused
 
 ROOT_PROBES = ("a", "\n\nB", " 1", "<")  # texts whose common beginning is what no user text changes
 CACHED_TEXTS = 4096
+TOOLS = -1  # the "message" of a slot that stands in the description of a tool
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,8 @@ class Prompter:
         slots: list[Slot] = []
         nonce = unused_nonce([content_text(e.message) for e in entries])
         marked = [self._mark(i, entry, slots, nonce) for i, entry in enumerate(entries)]
-        skeleton = self.template.render(marked, tools=tools, generation=generation, day=day)
+        marked_tools = self._guard(list(tools), TOOLS, slots, nonce) if tools else tools
+        skeleton = self.template.render(marked, tools=marked_tools, generation=generation, day=day)
         pieces = split_at_marks(skeleton, nonce)
         real = self.template.render([e.message for e in entries], tools=tools, generation=generation, day=day)
         contents = align(real, pieces, slots)
@@ -181,22 +183,21 @@ class Prompter:
 
     def _mark(self, index: int, entry: Entry, slots: list[Slot], nonce: str) -> Message:
         """The message with its content, and every other string that spells a special token, behind placeholders."""
-
-        def place(text: str, tokens: tuple[int, ...] | None = None) -> str:
-            slots.append(Slot(index, text, tokens))
-            return f"{nonce}{len(slots) - 1}\ue001"
-
-        def guard(value: Any) -> Any:
-            if isinstance(value, str):
-                return place(value) if self._split.search(value) else value
-            if isinstance(value, Mapping):
-                return {key: guard(item) for key, item in value.items()}
-            return [guard(item) for item in value] if isinstance(value, list | tuple) else value
-
-        message = {k: guard(v) if k not in ("role", "content", "folded") else v for k, v in entry.message.items()}
+        kept = ("role", "content", "folded")
+        message = {k: v if k in kept else self._guard(v, index, slots, nonce) for k, v in entry.message.items()}
         if content := content_text(entry.message):
-            message["content"] = place(content, entry.tokens)
+            message["content"] = _place(Slot(index, content, entry.tokens), slots, nonce)
         return message
+
+    def _guard(self, value: Any, index: int, slots: list[Slot], nonce: str) -> Any:
+        """The value with each string that spells a special token behind a placeholder."""
+        if isinstance(value, str):
+            return _place(Slot(index, value), slots, nonce) if self._split.search(value) else value
+        if isinstance(value, Mapping):
+            return {key: self._guard(item, index, slots, nonce) for key, item in value.items()}
+        if isinstance(value, list | tuple):
+            return [self._guard(item, index, slots, nonce) for item in value]
+        return value
 
     # -- tokens
 
@@ -218,13 +219,14 @@ class Prompter:
                     else:
                         run += text
                 continue
-            starts.setdefault(slot.message, len(tokens))
             if slot.tokens is not None and piece.text.strip() == slot.text.strip():
                 tokens += self._ids(run, False)
+                starts.setdefault(slot.message, len(tokens))
                 tokens += slot.tokens
                 run = ""
                 continue
-            if piece.text.strip() != slot.text.strip() and rewritten is None:
+            starts.setdefault(slot.message, len(tokens))
+            if piece.text.strip() != slot.text.strip() and rewritten is None and slot.message != TOOLS:
                 rewritten = slot.message
             run += piece.text
         tokens += self._ids(run, False)
@@ -290,6 +292,12 @@ def unused_nonce(texts: Sequence[str]) -> str:
     while any(f"\ue000{number}:" in text for text in texts):
         number += 1
     return f"\ue000{number}:"
+
+
+def _place(slot: Slot, slots: list[Slot], nonce: str) -> str:
+    """Remember a slot; its placeholder."""
+    slots.append(slot)
+    return f"{nonce}{len(slots) - 1}\ue001"
 
 
 def split_at_marks(skeleton: str, nonce: str) -> list[Piece]:

@@ -5,10 +5,10 @@ What a policy removes is `prune`, how it is removed `sweep`.
 """
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from .config import Config
@@ -196,7 +196,7 @@ class _Task:
         )
 
     def _unusable(self, models: frozenset[str]) -> Unusable:
-        absent = frozenset(path for path in models if not Path(path).exists())
+        absent = frozenset(path for path in models if not os.path.exists(path))
         return Unusable(installed_state_format(self.config.places.cache), absent)
 
     # -- telling

@@ -58,7 +58,6 @@ class Reception:
             try:
                 self._receive(staging)
                 self.reader.end()
-                self._check_identities()
                 written = 0 if self.wish.plan else self._commit(staging)
             finally:
                 staging.discard()
@@ -78,6 +77,10 @@ class Reception:
         for digest, state in head.states.items():
             if from_fields(dict(state.identity)).digest.hex() != digest:
                 raise Bad("the archive's head names an identity that is not its own")
+        states = head.states.values()
+        self._refs = {ref.file: ref for state in states for ref in (*state.segments, *state.parts)}
+        if any(state.tokens > max((ref.end for ref in (*state.segments, *state.parts)), default=0) for state in states):
+            raise Bad("the archive's head counts more tokens than its segments hold")
         self._digests = {file: d for d, state in head.states.items() for file in files_of([state])}
         if not {each.file for each in self.manifest.files}.issubset(self._digests):
             raise Bad("the archive has segments that its head does not name")
@@ -137,6 +140,9 @@ class Reception:
         stream = passed(listed, blocks) if left else staging.take(listed, blocks, self._seal_key)
         if stream.identity != self._digests[listed.file]:
             raise Bad(f"segment {listed.file}: made under another identity than the head says")
+        ref = self._refs[listed.file]
+        if (ref.start, ref.end, ref.bytes) != (stream.header.start, stream.header.end, listed.bytes):
+            raise Bad(f"segment {listed.file}: holds other tokens than the head says")
         if why:
             self._row(listed, 0, "here", why)
         else:
@@ -156,22 +162,9 @@ class Reception:
         self._row(listed, listed.bytes, "archive", "new" if own else "new; foreign: only this conversation uses it")
 
     def _row(self, listed: Listed, size: int, source: str, why: str) -> None:
-        ref = next(
-            ref
-            for state in self.head.states.values()
-            for ref in (*state.segments, *state.parts)
-            if ref.file == listed.file
-        )
+        ref = self._refs[listed.file]
         what = "rows" if ref.kind == "seg" else "part"
         self.rows.append(Row(what, ref.end - ref.start, size, source, why, ref.start, ref.end))
-
-    def _check_identities(self) -> None:
-        """Sizes in the head are what prune and inspect count with: they must be those of the files."""
-        sizes = {each.file: each.bytes for each in self.manifest.files}
-        for state in self.head.states.values():
-            for ref in (*state.segments, *state.parts):
-                if ref.bytes != sizes.get(ref.file, ref.bytes):
-                    raise Bad(f"the archive's head and its list disagree about {ref.file}")
 
     # -- becoming visible
 

@@ -4,11 +4,11 @@ Owns counting and judging: whose bytes are whose, and whether state can be used 
 loading a model. It changes nothing.
 """
 
+import os
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from .head import Head, states_as_json
@@ -86,7 +86,7 @@ def scan(store: Store, *, now_iso: str, state_format: int | None = None) -> Dire
 def absent_models(seen: Inventory) -> frozenset[str]:
     """The models that heads remember and that are not where they were."""
     paths = {str(record.head.model.get("path") or "") for record in seen.records if record.head is not None}
-    return frozenset(path for path in paths if path and not Path(path).exists())
+    return frozenset(path for path in paths if path and not os.path.exists(path))
 
 
 def _facts(record: Record, users: Counter[str], seen: Inventory, here: Here) -> ConversationFacts:

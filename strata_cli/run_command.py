@@ -286,11 +286,17 @@ def show_plan(chat: Chat, text: Said, out: Output) -> int:
         [s["action"], f"{s['start']:,}-{s['end']:,}", f"{s['tokens']:,}", f"{s['bytes']:,}", s["from"], s["why"]]
         for s in steps
     ]
+    size, room = sum(step.size_bytes for step in plan.steps), chat.engine.context_tokens
+    reused = f"{plan.position:,} of {len(prompt.tokens):,} are reused"
+    rows.append(["total", f"0-{len(prompt.tokens):,}", f"{len(prompt.tokens):,}", f"{size:,}", "", reused])
     out.table(["what", "tokens from-to", "tokens", "bytes", "from", "why"], rows, right={2, 3})
+    fits = len(prompt.tokens) < room
+    out.show(f"needs: context {len(prompt.tokens) + 1:,} of {room:,} tokens; {'fits' if fits else 'does not fit'}")
     chat.close()
     return out.finish(
         {
             "plan": steps,
+            "needs": {"context_tokens": len(prompt.tokens) + 1, "has_tokens": room, "bytes": size, "fits": fits},
             "tokens": {
                 "prompt": len(prompt.tokens),
                 "reused": plan.position,

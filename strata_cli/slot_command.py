@@ -35,7 +35,8 @@ def save_llama(request: SaveRequest, session: Session) -> int:
     head, log = read_conversation(store, name)
     if not log.branch():
         raise UsageProblem(f"{name} is empty: there is no state to write")
-    session.keep_nothing()  # it is read as of its last durable turn, and another process may hold it
+    # It is read as of its last durable turn, and another process may hold it.
+    session.wishes = replace(session.wishes, save=False)
     chat = session.chat_for(head)
     chat.open(name)
     path = Path(str(request.output))
@@ -45,7 +46,7 @@ def save_llama(request: SaveRequest, session: Session) -> int:
         with replacing(path, 0) as (fd, temporary):
             _check_room(path, sum(each.size_bytes for each in plan.steps))
             body = chat.engine.save_file(temporary)
-            trailer = trailer_for(store, head, log, chat.engine, _digest(temporary, body))
+            trailer = trailer_for(store, head, log, chat.engine, body, _digest(temporary, body))
             with storage_errors(path, "write to"):
                 os.pwrite(fd, trailer, body)
     identity = chat.engine.identity.short

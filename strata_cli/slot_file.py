@@ -12,6 +12,7 @@ format: llama_context::state_seq_save_file and server_tokens::serialize of llama
 A file without the trailer has no digest: flipped K/V in it cannot be noticed, and nothing tells whose weights made it.
 """
 
+import contextlib
 import hmac
 import mmap
 import os
@@ -127,17 +128,18 @@ class SlotFile:
         self._view[start : self.state_start] = STATE_MAGIC.to_bytes(4, "little") + bytes(4)
         return self._view[start : self.state_start + state_bytes]
 
-    def trailer(self, state_bytes: int) -> Trailer | None:
-        """strata's trailer, its digest and that of all before it checked; None where there is none. Raises Bad.
+    def trailer(self, state_bytes: int | None = None) -> Trailer | None:
+        """strata's trailer, its digest and that of state and tokens checked; None where there is none. Raises Bad.
 
-        Blocks of others may stand before it or after it.
+        Blocks of others may stand before it or after it. `state_bytes` is what the engine found, None without one.
         """
-        tail = self._view[self.state_start + state_bytes :]
+        behind = self.state_start + (state_bytes or 0)
+        tail = self._view[behind:]
         assert self._map is not None
-        found = self._map.rfind(TRAILER_MAGIC, self.state_start + state_bytes)
+        found = self._map.rfind(TRAILER_MAGIC, behind)
         if found < 0:
             return None
-        end = found + len(TRAILER_MAGIC) - self.state_start - state_bytes
+        end = found + len(TRAILER_MAGIC) - behind
         size = int.from_bytes(tail[end - 16 : end - 8], "little")
         start = end - _TAIL_BYTES - size
         if start < 0 or size > TRAILER_LIMIT_BYTES:
@@ -148,16 +150,23 @@ class SlotFile:
         value = parse_json(data, "the trailer")
         if not isinstance(value, dict) or value.get("version") != TRAILER_VERSION:
             raise Refused(f"{self.path.name}: strata's trailer has another version", hint="install its strata version")
-        body = self._view[: self.state_start + state_bytes]
-        digest = blake3(max_threads=blake3.AUTO).update(body).hexdigest()
+        self._check_body(value, behind + start, None if state_bytes is None else behind)
+        return Trailer(value, behind + start)
+
+    def _check_body(self, value: dict[str, Any], limit: int, wanted: int | None) -> None:
+        size = value.get("body_bytes")
+        if type(size) is not int or not self.state_start <= size <= limit or wanted not in (None, size):
+            raise Bad(f"{self.path.name}: its state is not as long as strata's trailer says")
+        digest = blake3(max_threads=blake3.AUTO).update(self._view[:size]).hexdigest()
         if value.get("body_digest") != digest:
             raise Bad(f"{self.path.name}: its bytes fail their digest")
-        return Trailer(value, self.state_start + state_bytes + start)
 
     def close(self) -> None:
         if self._map is not None:
-            self._view.release()
-            self._map.close()
+            # A slice that an error still holds keeps the mapping until it is gone.
+            with contextlib.suppress(BufferError):
+                self._view.release()
+                self._map.close()
             self._map = None
 
     def __enter__(self) -> "SlotFile":
@@ -167,9 +176,10 @@ class SlotFile:
         self.close()
 
 
-def trailer_bytes(value: dict[str, Json], body_digest: str) -> bytes:
-    """The block to append behind the state."""
-    data = canonical_json({**value, "version": TRAILER_VERSION, "body_digest": body_digest})
+def trailer_bytes(value: dict[str, Json], body_bytes: int, body_digest: str) -> bytes:
+    """The block to append behind the state, which ends `body_bytes` from the file's beginning."""
+    body = {"body_bytes": body_bytes, "body_digest": body_digest}
+    data = canonical_json({**value, **body, "version": TRAILER_VERSION})
     return data + blake3(data).digest() + len(data).to_bytes(8, "little") + TRAILER_MAGIC
 
 

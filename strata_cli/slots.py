@@ -99,7 +99,7 @@ def _seal(value: dict[str, Any], store: Store) -> str:
     return seal_of(blake3(canonical_json(sealed)).digest(), store.key).hex()
 
 
-def trailer_for(store: Store, head: Head, log: Log, engine: Engine, body_digest: str) -> bytes:
+def trailer_for(store: Store, head: Head, log: Log, engine: Engine, body_bytes: int, body_digest: str) -> bytes:
     """The block that strata adds to a file of this conversation."""
     value: dict[str, Any] = {
         "name": head.name,
@@ -109,4 +109,4 @@ def trailer_for(store: Store, head: Head, log: Log, engine: Engine, body_digest:
         "log": append_bytes(branch_lines(log)).decode(),
     }
     value["seal"] = _seal({**value, "body_digest": body_digest}, store)
-    return trailer_bytes(value, body_digest)
+    return trailer_bytes(value, body_bytes, body_digest)

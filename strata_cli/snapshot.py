@@ -93,7 +93,9 @@ def with_counts(head: Head, log: Log) -> Head:
     said = [line.message or {} for line in log.branch()]
     first = next((_text(message) for message in said if message.get("role") == "user"), "")
     turns = sum(message.get("role") == "user" for message in said)
-    counts = {"turns": turns, "tokens": len(log.tokens()), "lines": log.next_id - 1}
+    # Messages that came as history have no token ids: what was read of them is what is stored.
+    stored = max((state.tokens for state in head.states.values()), default=0)
+    counts = {"turns": turns, "tokens": len(log.tokens()) or stored, "lines": log.next_id - 1}
     return replace(head, key=key_of(first), title=title_of(first), **counts)
 
 

@@ -3,8 +3,7 @@
 Owns these values and their JSON. Planning and doing is in `snapshot` and `reception`.
 """
 
-import importlib.util
-import re
+import os
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from functools import cache
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .head import Head, StateRef
+from .installed import installed_state_format
 
 
 @dataclass(frozen=True)
@@ -107,13 +107,13 @@ def why_unusable(head: Head, there: Collection[str]) -> str | None:
     if all(missing.values()):
         few = min(missing.values())
         return f"{few} of its files of state are not there: restore the snapshot that it was made --since"
-    engine = installed_state_format()
+    engine = _engine_format()
     formats = {state.identity.get("state_format") for digest, state in head.states.items() if not missing[digest]}
     if engine is not None and engine not in formats:
         known = ", ".join(str(each) for each in sorted(formats, key=str))
         return f"its state has format {known} and the installed engine reads {engine}: it is read again from its text"
     path = head.model.get("path")
-    return f"its model {path} is not here: name it with -m" if path and not Path(str(path)).exists() else None
+    return f"its model {path} is not here: name it with -m" if path and not os.path.exists(str(path)) else None
 
 
 def _needed(state: StateRef) -> set[str]:
@@ -121,14 +121,5 @@ def _needed(state: StateRef) -> set[str]:
 
 
 @cache
-def installed_state_format() -> int | None:
-    """The state format of the installed engine, read as text from its package; None where there is none."""
-    spec = importlib.util.find_spec("llama_cpp")
-    for place in (spec.submodule_search_locations or ()) if spec else ():
-        try:
-            text = (Path(place) / "llama_cpp.py").read_text(encoding="utf-8")
-        except OSError:
-            continue
-        if found := re.search(r"^LLAMA_STATE_SEQ_VERSION\s*=\s*(\d+)", text, re.MULTILINE):
-            return int(found[1])
-    return None
+def _engine_format() -> int | None:
+    return installed_state_format(Path(os.devnull))

@@ -198,10 +198,8 @@ def test_messages_that_nobody_answered_here_are_history(engines: Engines, tmp_pa
         done = send(talk, user("one"), assistant("a reply from elsewhere"), user("two"), user("three"))
         prompt = bytes(b"".join(talk.engine.vocabulary.piece(token) for token in talk.engine.tokens))
         assert prompt.count(b"a reply from elsewhere") == 1 and b"two" in prompt and b"three" in prompt
-        again = send(
-            talk, *[user("one"), assistant("a reply from elsewhere"), user("two"), user("three"), assistant(done.reply)],
-            user("four"),
-        )  # fmt: skip
+        said = [user("one"), assistant("a reply from elsewhere"), user("two"), user("three"), assistant(done.reply)]
+        again = send(talk, *said, user("four"))
     assert again.conversation == done.conversation and again.source == "live"
 
 

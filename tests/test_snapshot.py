@@ -575,3 +575,17 @@ def test_kinds_are_listed_by_what_they_are(a: Store) -> None:
     rows = plan_save(a, "notes").rows
     assert [row.what for row in rows] == ["head", "text", "rows", "rows", "part", "part"]
     assert {Kind.ROWS.value, Kind.PART.value} == {"seg", "part"}
+
+
+def test_inspect_file(strata: Strata) -> None:
+    made_up.converse(made_up.open_store(strata.home / "data"), "notes")
+    strata("save", "notes", "-o", "n.strata", code=0)
+    data = strata("inspect", "n.strata", "--transcript", "--json", code=0).envelope["data"]
+    assert (data["name"], data["turns"], data["format"], len(data["segments"])) == ("notes", 3, "strata", 3)
+    assert data["messages"][0] == {"role": "user", "content": "question 0 of 0: user"}
+    assert "every byte checked" in strata("inspect", "n.strata", code=0).stdout
+    damaged = bytearray((strata.folder / "n.strata").read_bytes())
+    damaged[9000] ^= 1
+    (strata.folder / "bad.strata").write_bytes(damaged)
+    assert strata("inspect", "bad.strata", "--verify").exit_code == 12
+    assert strata("inspect", "nothing.strata").exit_code == 10

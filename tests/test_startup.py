@@ -18,7 +18,6 @@ COMMANDS = {
     "inspect --json": ["inspect", "--json"],
     "run --help": ["run", "--help"],
     "a usage error": ["run", "-C", "..", "hello"],
-    "a missing model": ["run", "-m", "missing.gguf", "hello"],
 }
 MODULES = """
 import json, sys

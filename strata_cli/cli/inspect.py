@@ -1,5 +1,6 @@
 """`strata inspect`, as options."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -7,6 +8,7 @@ import typer
 from .. import options as o
 from ..inspect_command import inspect_directory
 from ..inspect_conversation_command import inspect_conversation, verify_directory
+from ..store import Store
 from .app import Run, app
 
 EXIT_INSPECT = "Exit status: 0 done, 1 failed, 2 usage, 10 no such conversation, 12 something is bad."
@@ -14,7 +16,9 @@ EXIT_INSPECT = "Exit status: 0 done, 1 failed, 2 usage, 10 no such conversation,
 
 @app.command(epilog=EXIT_INSPECT)
 def inspect(
-    wanted: Annotated[str | None, typer.Argument(metavar="[NAME]", help="A conversation or prefix.")] = None,
+    wanted: Annotated[
+        str | None, typer.Argument(metavar="[NAME|FILE]", help="A conversation, a prefix or a file.")
+    ] = None,
     show_all: Annotated[bool, typer.Option("--all", help="Every conversation, not the newest 20.")] = False,
     transcript: Annotated[bool, typer.Option("--transcript", help="What was said, too.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Check every byte; change nothing.")] = False,
@@ -28,8 +32,17 @@ def inspect(
     """
     command = Run("inspect", as_json=as_json, quiet=quiet, verbose=verbose)
     store = command.store()
+    if wanted is not None and is_file(wanted, store):
+        from ..inspect_file_command import inspect_file
+
+        return inspect_file(wanted, command.out, transcript=transcript)
     if wanted is not None:
         return inspect_conversation(wanted, store, command.config, command.out, transcript=transcript, check=verify)
     if verify:
         return verify_directory(store, command.config, command.out)
     return inspect_directory(store, command.config, command.out, show_all=show_all)
+
+
+def is_file(wanted: str, store: Store) -> bool:
+    """Whether WANTED is a file: standard input, or a path that exists and is no conversation's name."""
+    return wanted == "-" or (wanted not in store.names() and Path(wanted).exists())

@@ -12,6 +12,7 @@ from ..engine import EngineOptions
 from ..errors import UsageProblem
 from ..messages import read_messages
 from ..prune_command import PruneRequest, prune
+from ..prune_command import check as check_prune
 from ..run_command import read_all, read_tools, read_whole
 from ..session import Wishes
 from .app import Run, app
@@ -146,5 +147,6 @@ def rm(
     """
     command = Run("prefix rm", as_json=as_json, quiet=quiet, verbose=verbose)
     request = PruneRequest(prefixes=tuple(names), dry_run=dry_run, yes=yes, wait_s=wait)
+    check_prune(request)
     store = command.store()
     return prune(request, store, command.config, command.out, command.stop, time.time)

@@ -1,4 +1,4 @@
-"""`strata restore`, as options."""
+"""`strata restore`, as options. What it needs is imported when it runs: other commands must start fast."""
 
 from datetime import datetime
 from typing import Annotated
@@ -8,11 +8,7 @@ import typer
 from .. import options as o
 from ..engine import EngineOptions
 from ..names import check_name
-from ..reception import Wish
 from ..session import Wishes
-from ..slot_command import restore_slot
-from ..snapshot_command import is_archive
-from ..snapshot_command import restore as restore_archive
 from .app import Run, app
 
 EXIT_RESTORE = (
@@ -53,6 +49,11 @@ def restore(
 
     Example: ssh far strata save notes -o - | strata restore -
     """
+    from ..reception import Wish
+    from ..slot_command import restore_slot
+    from ..snapshot_command import is_archive
+    from ..snapshot_command import restore as restore_archive
+
     command = Run("restore", as_json=as_json, quiet=quiet, verbose=verbose)
     if as_name is not None:
         check_name(as_name)

@@ -1,4 +1,4 @@
-"""`strata save`, as options."""
+"""`strata save`, as options. What it needs is imported when it runs: other commands must start fast."""
 
 from typing import Annotated
 
@@ -7,9 +7,6 @@ import typer
 from .. import options as o
 from ..engine import EngineOptions
 from ..session import Wishes
-from ..slot_command import save_llama
-from ..snapshot_command import SaveRequest, check, save_messages
-from ..snapshot_command import save as save_request
 from .app import Run, app
 
 EXIT_SAVE = (
@@ -60,6 +57,10 @@ def save(
 
     Example: strata save notes -o notes.strata
     """
+    from ..slot_command import save_llama
+    from ..snapshot_command import SaveRequest, check, save_messages
+    from ..snapshot_command import save as save_request
+
     command = Run("save", as_json=as_json, quiet=quiet, verbose=verbose)
     request = SaveRequest(
         name, output, as_name, messages, file_format, since, everything, replace=replace, plan=plan, wait_s=wait
