@@ -86,16 +86,21 @@ class Memory:
 
 @dataclass(frozen=True)
 class Captured:
-    """The state of tokens [start, end) as llama.cpp serialises it, as views into the engine's arena.
+    """The state of tokens [start, end) as llama.cpp serialises it, in memory that is the taker's until `release`.
 
-    Valid until the engine's next call. `rows` is a state that can be applied by itself; `part` is what
-    `LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY` gives. Both are lists of pieces to be written one after another.
+    `rows` is a state that can be applied by itself; `part` is what `LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY` gives. None:
+    this memory has none, or it was not asked for.
     """
 
     start: int
     end: int
-    rows: tuple[memoryview, ...]
-    part: tuple[memoryview, ...]
+    rows: memoryview | None
+    part: memoryview | None
+    release: Callable[[], None]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(view.nbytes for view in (self.rows, self.part) if view is not None)
 
 
 @dataclass(frozen=True)
@@ -201,6 +206,9 @@ class Engine(Protocol):
         """[start, end) in ranges that each fit the arena."""
 
     def capture(self, start: int, end: int, *, rows: bool = True) -> Captured: ...
+
+    def prepare(self) -> None:
+        """Make the next capture cheap. May be called from another thread, while the engine reads."""
 
     def check_state(self, state: Buffer, start: int, end: int, *, part: bool = False, whole: bool = False) -> int:
         """Where a state from elsewhere ends. Raises Bad for bytes that cannot be this model's state of [start, end),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .config import Config
-from .conversation import Chat, TurnResult
+from .conversation import Chat
 from .counters import Counts, add_counts, estimated_bytes, measured
 from .errors import Locked, StrataError
 from .inventory import take_inventory
@@ -20,6 +20,7 @@ from .prune import Policy, plan_prune
 from .sizes import format_bytes
 from .store import Store
 from .sweep import Swept, sweep
+from .turn import TurnResult
 
 SLICE_S = 2.0
 MIB = 1 << 20
@@ -41,7 +42,7 @@ class Housekeeper:
     def attach(self, chat: Chat) -> None:
         """Let a chat ask for room, and leave the floor free that is configured (B5)."""
         self.store.leave_free(self.config.settings.store.min_free_disk_mib * MIB)
-        chat.make_room = lambda needed: self.make_room(chat, needed)
+        chat.keeper.make_room = lambda needed_bytes: self.make_room(chat, needed_bytes)
 
     def after_turn(self, chat: Chat, result: TurnResult, *, had_state: bool) -> int:
         """Everything that follows a turn. Never raises. Returns the bytes that it wrote for others to start from."""

@@ -16,8 +16,8 @@ from .errors import StrataError
 from .identity import token_bytes
 from .prompt import common
 from .segment import Kind
+from .shelf import Shelf
 from .state_files import Child
-from .store import Store
 
 INNER_LIMIT = 32  # files whose token ids are read to find a divergence inside a segment
 
@@ -28,6 +28,11 @@ class Use:
 
     child: Child
     start: int
+    held: bool = False
+
+    @property
+    def source(self) -> str:
+        return "memory" if self.held else "disk"
 
     @property
     def end(self) -> int:
@@ -80,14 +85,14 @@ class Walk:
     strays: dict[int, list[Child]] = field(default_factory=dict)  # by start: other endings, for inner divergence
 
 
-def walk(store: Store, identity_digest: bytes, tokens: Sequence[int], *, exclude: Collection[Path] = ()) -> Walk:
+def walk(shelf: Shelf, identity_digest: bytes, tokens: Sequence[int], *, exclude: Collection[Path] = ()) -> Walk:
     """List the folders on the way, breadth first by position. One listing a boundary, no file is opened."""
     names = PrefixNames(identity_digest, tokens)
     found = Walk()
     waiting, seen = [0], {0}
     while waiting:
         start = heapq.heappop(waiting)
-        for child in store.children(names.at(start)):
+        for child in shelf.children(names.at(start)):
             if child.path in exclude or child.end <= start:
                 continue
             agrees = child.end <= len(tokens) and names.at(child.end) == child.end_hash
@@ -96,7 +101,7 @@ def walk(store: Store, identity_digest: bytes, tokens: Sequence[int], *, exclude
                     found.strays.setdefault(start, []).append(child)
                 continue
             edges = found.rows if child.kind is Kind.ROWS else found.parts
-            edges.setdefault(child.end, []).append(Use(child, start))
+            edges.setdefault(child.end, []).append(Use(child, start, shelf.held(child.path)))
             if child.end not in seen:
                 seen.add(child.end)
                 heapq.heappush(waiting, child.end)
@@ -114,7 +119,7 @@ def row_chains(found: Walk) -> dict[int, tuple[Use, ...]]:
 
 
 def boundaries(
-    store: Store,
+    shelf: Shelf,
     identity_digest: bytes,
     tokens: Sequence[int],
     memory: Memory,
@@ -123,9 +128,9 @@ def boundaries(
     exclude: Collection[Path] = (),
 ) -> list[Boundary]:
     """Every boundary at or before `limit` that the directory can restore, deepest first."""
-    found = walk(store, identity_digest, tokens, exclude=exclude)
+    found = walk(shelf, identity_digest, tokens, exclude=exclude)
     chains = row_chains(found)
-    reach = _reaches(store, found, chains, tokens) if memory.has_rows else []
+    reach = _reaches(shelf, found, chains, tokens) if memory.has_rows else []
     if not memory.has_parts:
         ends = {min(end, limit) for end in (*chains, *(r.agrees for r in reach))} - {0}
         found_rows = (_with_rows(end, chains, reach, ()) for end in sorted(ends, reverse=True))
@@ -171,7 +176,7 @@ def _with_rows(
     return Boundary(position, min(ways, key=len), parts) if ways else None
 
 
-def _reaches(store: Store, found: Walk, chains: dict[int, tuple[Use, ...]], tokens: Sequence[int]) -> list[Reach]:
+def _reaches(shelf: Shelf, found: Walk, chains: dict[int, tuple[Use, ...]], tokens: Sequence[int]) -> list[Reach]:
     """Files that can be applied and then cut: those that agree whole, and those that part on the way."""
     reach = [Reach(use, use.end) for uses in found.rows.values() for use in uses if use.start in chains]
     opened = 0
@@ -180,15 +185,15 @@ def _reaches(store: Store, found: Walk, chains: dict[int, tuple[Use, ...]], toke
             if opened == INNER_LIMIT:
                 return reach
             opened += 1
-            agrees = start + _agreement(store, child, tokens[start:])
+            agrees = start + _agreement(shelf, child, tokens[start:])
             if agrees > start:
-                reach.append(Reach(Use(child, start), agrees))
+                reach.append(Reach(Use(child, start, shelf.held(child.path)), agrees))
     return reach
 
 
-def _agreement(store: Store, child: Child, tokens: Sequence[int]) -> int:
+def _agreement(shelf: Shelf, child: Child, tokens: Sequence[int]) -> int:
     try:
-        with store.open_segment(child.path) as segment:
+        with shelf.open(child.path) as segment:
             return common(segment.tokens(), tokens)
     except StrataError:
         return 0  # a bad file offers nothing here; verifying it is for those who want to apply it

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from .asked import give
 from .conversation import Chat
 from .errors import StrataError, UsageProblem
 from .head import Head
@@ -212,7 +213,7 @@ def take_in(chat: Chat, incoming: Incoming, kept: int) -> None:
     given = incoming.history[min(kept, past) :]
     answered = len(chat.opened.answered) if chat.opened else 0
     if kept < len(branch):
-        chat.give(given, after=branch[kept - 1].id if kept else None, back=True)
+        give(chat, given, after=branch[kept - 1].id if kept else None, back=True)
     elif given:
         # A last line that waits for its reply is none of the history yet: it is said again before what follows.
-        chat.give([*(line.message or {} for line in branch[answered:]), *given])
+        give(chat, [*(line.message or {} for line in branch[answered:]), *given])

@@ -4,7 +4,8 @@ Owns the lines that are still to be written when the disk refused one, so that n
 lives. What the lines mean for the engine is `conversation`.
 """
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from typing import Any
@@ -31,6 +32,8 @@ class Opened:
     head: Head | None = None
     head_fault: str = ""
     unwritten: list[Line] = field(default_factory=list)
+    wanted: bool = True
+    _mutex: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     @property
     def lost_lines(self) -> int:
@@ -97,12 +100,19 @@ class Opened:
         self.unwritten.clear()
         return written
 
-    def write_head(self, head: Head) -> int:
-        """Replace the head where it says something new. Returns the bytes written. Raises StorageFailed."""
-        if head == self.head:
-            return 0
-        self.head = head
-        return self.store.write_head(head) if self.keeps else 0
+    def update_head(self, change: Callable[[Head], Head]) -> int:
+        """Apply a change to the head as it is now, and replace its file where that says something new.
+
+        Returns the bytes written. Raises StorageFailed. Safe from the writer's thread.
+        """
+        with self._mutex:
+            before = self.head or self.blank_head(self.store.clock())
+            after = change(before)
+            if after == self.head or not self.keeps:
+                return 0
+            written = self.store.write_head(after)
+            self.head = after
+            return written
 
     def blank_head(self, created: str) -> Head:
         """The head of a conversation that has none: what its text tells."""
@@ -111,12 +121,21 @@ class Opened:
         kind = "auto" if is_automatic(name) else "named"
         return Head(name=name, kind=kind, key=key_of(first), title=title_of(first), created=created)
 
-    def close(self) -> None:
-        """Write what is left and give the lock back. Raises StorageFailed where text cannot be written."""
-        try:
-            self.write_lines()
-        finally:
-            if self.lock is not None:
+    def leave(self) -> None:
+        """Write what is left of the text; `release` may then give the lock back. Raises StorageFailed."""
+        self.wanted = False
+        self.write_lines()
+
+    def take_back(self) -> bool:
+        """Continue a conversation that was left and whose lock is still held; False where it is gone."""
+        with self._mutex:
+            self.wanted = self.lock is not None
+            return self.wanted
+
+    def release(self) -> None:
+        """Give the lock back unless the conversation is wanted again. Safe from the writer's thread."""
+        with self._mutex:
+            if not self.wanted and self.lock is not None:
                 self.lock.release()
                 self.lock = None
 

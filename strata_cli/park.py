@@ -1,23 +1,24 @@
-"""Parking: what the engine holds beyond the last stored boundary becomes files.
+"""Parking: what the engine holds beyond the last stored boundary, captured.
 
-Owns the account of the files that the live tokens stand on, and the writing of what lies behind them. When to park,
-and what a turn makes of a failure, is decided in `conversation`.
+Owns the account of the files that the live tokens stand on, and the capture of what lies behind them into the memory
+tier. How it comes to the disk from there is `handover`; when to park is decided in `conversation`.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from .engine import Engine
+from .engine import Captured, Engine
 from .head import SegmentRef
 from .identity import prefix_hashes
-from .segment import Draft, Kind
-from .store import Store
+from .segment import Draft, Kind, file_bytes
+from .shelf import Shelf
+from .tier import Entry
 
 
 @dataclass(frozen=True)
 class Chain:
-    """The durable files that the live tokens stand on, in order of position."""
+    """The files that the live tokens stand on, in order of position. The last may still be in memory alone."""
 
     rows: tuple[SegmentRef, ...] = ()
     parts: tuple[SegmentRef, ...] = ()
@@ -30,6 +31,11 @@ class Chain:
     def parts_end(self) -> int:
         return self.parts[-1].end if self.parts else 0
 
+    @property
+    def end(self) -> int:
+        """How far the tokens are covered."""
+        return max(self.rows_end, self.parts_end)
+
     def cut(self, position: int) -> "Chain":
         """What still holds when everything from `position` on is given up."""
         return Chain(
@@ -37,9 +43,9 @@ class Chain:
             tuple(ref for ref in self.parts if ref.end <= position),
         )
 
-    def standing(self, store: Store) -> "Chain":
-        """What is still on the disk. While no conversation named these files, prune may have taken them."""
-        missing = [ref.start for ref in (*self.rows, *self.parts) if not store.segment_path(ref.file).exists()]
+    def standing(self, is_there: Callable[[SegmentRef], bool]) -> "Chain":
+        """What is still there. While no conversation named these files, prune may have taken them."""
+        missing = [ref.start for ref in (*self.rows, *self.parts) if not is_there(ref)]
         return self.cut(min(missing)) if missing else self
 
     def plus(self, rows: Iterable[SegmentRef], parts: Iterable[SegmentRef]) -> "Chain":
@@ -54,7 +60,7 @@ def _merged(old: Iterable[SegmentRef], new: Iterable[SegmentRef]) -> tuple[Segme
 
 @dataclass(frozen=True)
 class Parked:
-    """What one park did: tokens newly covered, files, bytes written; waiting is `capture_ms`, all of it `ms`."""
+    """What a park did: tokens newly covered, files, bytes written; the wait was `capture_ms`, all of it took `ms`."""
 
     tokens: int = 0
     segments: int = 0
@@ -62,73 +68,101 @@ class Parked:
     capture_ms: float = 0.0
     ms: float = 0.0
     skipped: str | None = None
-
-    def plus(self, other: "Parked") -> "Parked":
-        return Parked(
-            self.tokens + other.tokens,
-            self.segments + other.segments,
-            self.bytes_written + other.bytes_written,
-            self.capture_ms + other.capture_ms,
-            self.ms + other.ms,
-            other.skipped,
-        )
+    state_bytes: int = 0
 
 
 class Parker:
-    """Captures ranges of the live sequence and hands them to the directory."""
+    """Captures ranges of the live sequence into the memory tier."""
 
-    def __init__(self, engine: Engine, store: Store, now: Callable[[], str]) -> None:
-        self._engine, self._store, self._now = engine, store, now
+    def __init__(self, engine: Engine, shelf: Shelf, clock: Callable[[], str]) -> None:
+        self._engine, self._shelf, self._clock = engine, shelf, clock
         self.own = True  # False while the engine holds state from elsewhere: what follows from it is foreign too
 
-    def park(self, chain: Chain, reason: str, *, rows: bool = True, end: int | None = None) -> tuple[Chain, Parked]:
-        """Store what lies between the chain's end and where the engine stands.
+    def capture(
+        self,
+        chain: Chain,
+        owner: str,
+        reason: str,
+        *,
+        rows: bool = True,
+        end: int | None = None,
+        root: int = 0,
+        between: Callable[[list[Entry]], None],
+    ) -> tuple[Chain, Parked]:
+        """Capture what lies between the chain's end and where the engine stands.
 
         With `rows` false only the part is taken: the boundary of a prompt. `end` stops before that, where there are
-        no parts. Raises StorageFailed; what was written
-        before stays and is in no chain.
+        no parts. A range that is larger than the arena comes in chunks; `between` gets each before the next is taken.
+        A part begins where the stored rows end, or at the root where there are no rows: boundaries that never leave,
+        so that the way to it survives the thinning of those between.
         """
-        started = time.perf_counter()
         memory, end = self._engine.memory, len(self._engine.tokens) if end is None else end
-        parked = Parked()
-        wants_rows = rows and memory.has_rows and end > chain.rows_end
+        start = chain.rows_end if memory.has_rows else min(root, chain.parts_end)
+        wants_rows = rows and memory.has_rows and end > start
         wants_part = memory.has_parts and end > chain.parts_end
-        start = chain.rows_end if wants_rows else chain.parts_end
-        if wants_rows and wants_part and chain.parts_end != start:
-            # The part begins where the last part ends, the rows where the last rows do: two captures.
-            chain, first = self._range(chain, chain.parts_end, end, reason, rows=False)
-            parked, wants_part = parked.plus(first), False
-        if wants_rows or wants_part:
-            chain, last = self._range(chain, start, end, reason, rows=wants_rows, part=wants_part)
-            parked = parked.plus(last)
-        elapsed = (time.perf_counter() - started) * 1000
-        skipped = None if parked.segments else "unchanged"
-        return chain, replace(parked, ms=elapsed, skipped=skipped)
-
-    def _range(
-        self, chain: Chain, start: int, end: int, reason: str, *, rows: bool, part: bool = True
-    ) -> tuple[Chain, Parked]:
-        done = Parked()
-        chunks = self._engine.chunks(start, end) if rows else [(start, end)]
+        parked = Parked(skipped=None if wants_rows or wants_part else "unchanged")
+        chunks = list(self._engine.chunks(start, end)) if wants_rows else []
+        together = len(chunks) == 1 and wants_part
+        taken: list[Entry] = []
         for first, last in chunks:
-            begun = time.perf_counter()
-            captured = self._engine.capture(first, last, rows=rows)
-            captured_ms = (time.perf_counter() - begun) * 1000
-            done = replace(done, capture_ms=done.capture_ms + captured_ms)
-            if captured.rows:
-                ref, written = self._write(Kind.ROWS, first, last, captured.rows, reason)
-                chain, done = chain.plus([ref], []), _counted(done, last - first, written)
-            if captured.part and part and last == end:
-                ref, written = self._write(Kind.PART, first, last, captured.part, reason)
-                chain, done = (
-                    chain.plus([], [ref]),
-                    _counted(done, 0 if self._engine.memory.has_rows else last - first, written),
-                )
-        return chain, done
+            chain, parked = self._take(chain, first, last, owner, reason, taken, parked, rows=True, part=together)
+            if last != end:
+                between(taken)
+        if wants_part and not together:
+            chain, parked = self._take(chain, start, end, owner, reason, taken, parked, rows=False, part=True)
+        return chain, parked
 
-    def _write(
-        self, kind: Kind, start: int, end: int, payload: Sequence[memoryview], reason: str
-    ) -> tuple[SegmentRef, int]:
+    def _take(
+        self,
+        chain: Chain,
+        start: int,
+        end: int,
+        owner: str,
+        reason: str,
+        taken: list[Entry],
+        parked: Parked,
+        *,
+        rows: bool,
+        part: bool,
+    ) -> tuple[Chain, Parked]:
+        begun = time.perf_counter()
+        captured = self._engine.capture(start, end, rows=rows)
+        capture_ms = (time.perf_counter() - begun) * 1000
+        release = _once_all_released(captured, rows=rows, part=part)
+        views = {Kind.ROWS: captured.rows if rows else None, Kind.PART: captured.part if part else None}
+        for kind, view in views.items():
+            if view is None:
+                continue
+            entry = self._entry(kind, start, end, view, owner, reason, release)
+            taken.append(entry)
+            self._shelf.tier.put(entry)
+            reference = SegmentRef(kind.value, start, end, entry.draft.relative_path, entry.file_bytes)
+            is_rows = kind is Kind.ROWS
+            parked = replace(
+                parked,
+                tokens=parked.tokens + self._newly(chain, start, end, is_rows=is_rows),
+                segments=parked.segments + 1,
+                state_bytes=parked.state_bytes + view.nbytes,
+            )
+            chain = chain.plus([reference] if is_rows else [], [] if is_rows else [reference])
+        return chain, replace(parked, capture_ms=parked.capture_ms + capture_ms)
+
+    def _newly(self, chain: Chain, start: int, end: int, *, is_rows: bool) -> int:
+        """How many tokens this file covers that nothing covered before."""
+        if self._engine.memory.has_rows:
+            return end - start if is_rows else 0
+        return end - max(start, chain.parts_end)
+
+    def _entry(
+        self,
+        kind: Kind,
+        start: int,
+        end: int,
+        payload: memoryview,
+        owner: str,
+        reason: str,
+        release: Callable[[], None],
+    ) -> Entry:
         engine, tokens = self._engine, self._engine.tokens
         hashes = prefix_hashes(engine.identity.digest, tokens, (start, end))
         metadata = {
@@ -138,16 +172,21 @@ class Parker:
             "engine": engine.model.build,
             "tokenizer": engine.vocabulary.digest,
             "window_tokens": engine.memory.window_tokens,
-            "written": self._now(),
+            "written": self._clock(),
         }
-        draft = Draft(kind, start, end, hashes[start], hashes[end], tokens[start:end], metadata)
-        return self._store.write_segment(draft, payload, own=self.own)
+        draft = Draft(kind, start, end, hashes[start], hashes[end], tuple(tokens[start:end]), metadata)
+        path = self._shelf.store.segment_path(draft.relative_path)
+        size = file_bytes(draft, payload.nbytes)
+        return Entry(draft, payload, path, size, owner, time.time_ns(), release, self.own)
 
 
-def _counted(done: Parked, tokens: int, written: int) -> Parked:
-    return replace(
-        done,
-        tokens=done.tokens + tokens,
-        segments=done.segments + 1,
-        bytes_written=done.bytes_written + written,
-    )
+def _once_all_released(captured: Captured, *, rows: bool, part: bool) -> Callable[[], None]:
+    """Rows and part share one block of memory: it goes back when both have left."""
+    left = [int(rows and captured.rows is not None) + int(part and captured.part is not None)]
+
+    def release() -> None:
+        left[0] -= 1
+        if left[0] <= 0:
+            captured.release()
+
+    return release

@@ -13,6 +13,7 @@ from typing import Any
 
 from .engine import Engine
 from .errors import StrataError
+from .handover import write_entries
 from .head import Head, StateRef, title_of
 from .identity import prefix_hashes
 from .log import Line, Log
@@ -21,7 +22,9 @@ from .park import Chain, Parked, Parker
 from .prompt import content_text
 from .prune_plan import is_pinned
 from .restore import CannotApply, Live, execute, plan_restore
+from .shelf import Shelf
 from .store import Store
+from .tier import Entry
 
 KIND = "prefixes"
 RENEW_S = 86400.0  # a use is noted at most once a day
@@ -141,19 +144,27 @@ def read_opening(
     Returns the files, what was parked, and how many tokens were known. The caller shares the directory until they are
     named. Raises NoRoom, Cancelled, StorageFailed.
     """
-    chain, position = _restore(engine, store, tokens)
+    shelf = Shelf.of_disk(store)
+    chain, position = _restore(engine, shelf, tokens)
     engine.read(tokens[position:], progress=progress, cancelled=cancelled)
-    chain, parked = Parker(engine, store, store.clock).park(chain, "prefix")
+    written: list[int] = []
+
+    def write(entries: Sequence[Entry]) -> None:
+        written.append(write_entries(shelf, entries))
+
+    chain, parked = Parker(engine, shelf, store.clock).capture(chain, KIND, "prefix", between=write)
+    write(shelf.tier.unwritten())
+    parked = replace(parked, bytes_written=sum(written))
     return StateRef(engine.identity.fields(), chain.rows, chain.parts, len(tokens)), parked, position
 
 
-def _restore(engine: Engine, store: Store, tokens: Sequence[int]) -> tuple[Chain, int]:
+def _restore(engine: Engine, shelf: Shelf, tokens: Sequence[int]) -> tuple[Chain, int]:
     exclude: frozenset[Path] = frozenset()
     while True:
-        found = boundaries(store, engine.identity.digest, tokens, engine.memory, len(tokens), exclude=exclude)
+        found = boundaries(shelf, engine.identity.digest, tokens, engine.memory, len(tokens), exclude=exclude)
         plan = plan_restore(tokens, Live(0, 0), found, engine.memory)
         try:
-            restored = execute(plan, engine, store)
+            restored = execute(plan, engine, shelf)
         except CannotApply as error:
             exclude |= set(error.paths)
             continue

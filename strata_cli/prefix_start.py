@@ -5,11 +5,13 @@ Owns what a session does for it. What a prefix is on disk is `prefix`.
 
 from typing import Any
 
-from .conversation import Chat, Watch
+from .asked import pin as pin_here
+from .conversation import Chat
 from .errors import NotFound, StorageFailed
 from .names import resolve
 from .prefix import KIND, Opening, Stored, name_of, opening_of, set_pinned, write_prefix
 from .session import Session
+from .turn import Watch
 
 
 def begin_at_prefix(session: Session, wanted: str, name: str | None) -> tuple[Chat, str]:
@@ -36,7 +38,7 @@ def pin(session: Session, chat: Chat) -> dict[str, Any]:
     """Keep where the conversation stands as a pinned prefix. Raises StorageFailed, UsageProblem, NoRoom."""
     watch = Watch(cancelled=session.stop.cancelled)
     with session.stop.deferring():
-        prompt, state = chat.pin(watch)
+        prompt, state = pin_here(chat, watch)
     if state is None or chat.opened is None:
         raise StorageFailed("the state up to here is not stored, so it cannot be pinned")
     identity = chat.engine.identity

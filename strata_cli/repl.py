@@ -6,14 +6,18 @@ is `slash`.
 
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from .conversation import Chat
 from .errors import NotFound, StrataError, UsageProblem
+from .handover import Ticket
 from .head import Head
 from .names import check_name, nearest, resolve
-from .output import Mode
+from .opened import Opened
+from .output import Mode, Output
 from .prefix_start import begin_at_prefix, pin
 from .report import conversation_rows, prefix_rows, scan
 from .run_command import RunRequest, open_conversation, watched_turn
@@ -24,6 +28,61 @@ from .slash import COMMANDS, Command, Said, find, read_line
 Item = Said | Command | StrataError
 
 
+class Parks:
+    """What is told of parks that end behind the loop's back: after the line of their turn, never inside it."""
+
+    def __init__(self, out: Output) -> None:
+        self._out = out
+        self._lock = threading.RLock()
+        self._held: list[Callable[[], None]] = []
+        self._open = False
+
+    @contextmanager
+    def after_the_line(self) -> Iterator[None]:
+        """Inside, a line is being answered: what is told meanwhile follows it."""
+        self.flush()
+        with self._lock:
+            self._open = True
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open = False
+            if not self._out.is_tty:
+                self.flush()
+
+    def tell(self, ticket: Ticket, opened: Opened) -> None:
+        """The event `parked`, in JSON."""
+        parked = ticket.parked
+        fields = {
+            "conversation": opened.name,
+            "tokens": parked.tokens,
+            "segments": parked.segments,
+            "bytes_written": parked.bytes_written,
+            "ms": round(parked.ms, 3),
+            "skipped": parked.skipped,
+        }
+        self._hold_or(lambda: self._out.event("parked", **fields))
+
+    def later(self, text: str) -> None:
+        """A note for a terminal, where it must not break into a line that is being typed."""
+        with self._lock:
+            self._held.append(lambda: self._out.note(text))
+
+    def _hold_or(self, say: Callable[[], None]) -> None:
+        with self._lock:
+            if self._open:
+                self._held.append(say)
+                return
+        say()
+
+    def flush(self) -> None:
+        with self._lock:
+            held, self._held = self._held, []
+        for say in held:
+            say()
+
+
 class Loop:
     """One interactive session. `step` returns False when it is over."""
 
@@ -31,6 +90,10 @@ class Loop:
         self.request, self.session, self.out = request, session, session.out
         self.chat: Chat | None = None
         self.last: dict[str, Any] = {}
+        self.parks = Parks(self.out)
+        session.on_parked = self.parks.tell
+        if sys.stdin.isatty():
+            session.on_saved = self.parks.later
         self._actions: dict[str, Callable[[Command], dict[str, Any]]] = {
             "/help": self._help,
             "/new": self._new,
@@ -47,6 +110,11 @@ class Loop:
 
     def step(self, item: Item) -> bool:
         """Answer one line. A failing line is told and the loop goes on."""
+        self.session.chores()
+        with self.parks.after_the_line():
+            return self._step(item)
+
+    def _step(self, item: Item) -> bool:
         word = item.word if isinstance(item, Command) else "run"
         try:
             if isinstance(item, StrataError):
@@ -151,6 +219,7 @@ def loop(request: RunRequest, session: Session) -> int:
             break
     with session.stop.deferring():
         session.close_chat()
+    runner.parks.flush()
     return session.stop.status.exit_code if session.stop.ending else 0
 
 

@@ -15,8 +15,8 @@ from .engine import Engine, EngineFailed, Memory, Rebuild
 from .errors import Bad, NotFound, Refused, StorageFailed, StrataError
 from .head import SegmentRef
 from .match import Boundary, Use
-from .segment import Kind, SegmentFile
-from .store import Store
+from .segment import Kind
+from .shelf import Readable, Shelf
 
 NOTHING: Mapping[str, str] = {}
 
@@ -34,7 +34,7 @@ class Live:
 
 @dataclass(frozen=True)
 class Step:
-    """A row of the plan. `action` is keep, apply or read; `source` is live, disk or prompt."""
+    """A row of the plan. `action` is keep, apply or read; `source` is live, memory, disk or prompt."""
 
     action: str
     start: int
@@ -67,7 +67,7 @@ class RestorePlan:
     def source(self) -> str:
         """Where the reused tokens come from: the contract's `restore.from`."""
         if self.uses:
-            return "disk"
+            return "memory" if all(use.held for use in self.uses) else "disk"
         return "live" if self.position else "none"
 
     @property
@@ -78,9 +78,9 @@ class RestorePlan:
         for use in self.rows:
             end = min(use.end, self.position)
             why = "stored" if end == use.end else f"stored, cut at {end:,}"
-            steps.append(Step("apply", use.start, end, use.child.bytes, "disk", why))
+            steps.append(Step("apply", use.start, end, use.child.bytes, use.source, why))
         for use in self.parts:
-            steps.append(Step("apply", use.start, use.end, use.child.bytes, "disk", "the state that cannot be cut"))
+            steps.append(Step("apply", use.start, use.end, use.child.bytes, use.source, "the state that cannot be cut"))
         if self.position < len(self.tokens):
             steps.append(Step("read", self.position, len(self.tokens), 0, "prompt", "new, or not stored"))
         return tuple(steps)
@@ -128,15 +128,18 @@ class Restored:
     foreign: bool = False
 
 
-def execute(plan: RestorePlan, engine: Engine, store: Store, foreign: Mapping[str, str] = NOTHING) -> Restored:
+def execute(
+    plan: RestorePlan, engine: Engine, shelf: Shelf, foreign: Mapping[str, str] = NOTHING, *, owner: str | None = None
+) -> Restored:
     """Verify every file, then touch the engine. Raises CannotApply.
 
-    `foreign`: files from elsewhere that came with this very conversation, and their digests (hex).
+    `foreign`: files from elsewhere that came with this very conversation, `owner`, and their digests (hex).
     """
     started = time.perf_counter()
+    permit = Permit(shelf, foreign, owner)
     with contextlib.ExitStack() as opened:
-        rows = [_verified(use, plan, engine, store, opened, foreign) for use in plan.rows]
-        parts = [_verified(use, plan, engine, store, opened, foreign) for use in plan.parts]
+        rows = [_verified(use, plan, engine, shelf, opened, permit) for use in plan.rows]
+        parts = [_verified(use, plan, engine, shelf, opened, permit) for use in plan.parts]
         if plan.uses or plan.position < len(engine.tokens):
             _touch(plan, engine, rows, parts)
         from_elsewhere = any(not file.own for file in (*rows, *parts))
@@ -150,7 +153,12 @@ def execute(plan: RestorePlan, engine: Engine, store: Store, foreign: Mapping[st
     )
 
 
-def _touch(plan: RestorePlan, engine: Engine, rows: Sequence[SegmentFile], parts: Sequence[SegmentFile]) -> None:
+def _touch(
+    plan: RestorePlan,
+    engine: Engine,
+    rows: Sequence[Readable],
+    parts: Sequence[Readable],
+) -> None:
     if not plan.uses:
         engine.cut(plan.position)
         return
@@ -161,18 +169,35 @@ def _touch(plan: RestorePlan, engine: Engine, rows: Sequence[SegmentFile], parts
         raise CannotApply(tuple(use.child.path for use in plan.uses), "bad", error) from error
 
 
+@dataclass(frozen=True)
+class Permit:
+    """Which state without this directory's seal may be used: that which came with the conversation itself."""
+
+    shelf: Shelf
+    foreign: Mapping[str, str]
+    owner: str | None
+
+    def check(self, use: Use) -> None:
+        """Before anything is hashed. Raises Refused."""
+        path, named = use.child.path, self.foreign.get(_reference(use).file)
+        entry = self.shelf.tier.get(path)
+        if entry is not None:
+            allowed = entry.own or entry.owner == self.owner
+        else:
+            with self.shelf.store.open_segment(path) as file:
+                allowed = file.sealed_by(self.shelf.store.key) or named == file.digest().hex()
+        if not allowed:
+            raise Refused(f"{path.name}: comes from another directory", reason="foreign")
+
+
 def _verified(
-    use: Use,
-    plan: RestorePlan,
-    engine: Engine,
-    store: Store,
-    opened: contextlib.ExitStack,
-    foreign: Mapping[str, str],
-) -> SegmentFile:
+    use: Use, plan: RestorePlan, engine: Engine, shelf: Shelf, opened: contextlib.ExitStack, permit: Permit
+) -> Readable:
     path = use.child.path
     try:
-        refuse_foreign(use, store, foreign)
-        file = opened.enter_context(store.verified(path))
+        permit.check(use)
+        file = shelf.verified(path)
+        opened.callback(file.close)
         check_meaning(file, use, plan.tokens[: plan.position], engine)
         if not file.own:
             check_structure(file, engine)
@@ -185,7 +210,7 @@ def _verified(
     return file
 
 
-def check_meaning(file: SegmentFile, use: Use, tokens: Sequence[int], engine: Engine) -> None:
+def check_meaning(file: Readable, use: Use, tokens: Sequence[int], engine: Engine) -> None:
     """Intact bytes are not enough: they must be these tokens' state, under this identity."""
     if (file.header.start, file.header.end, file.header.kind) != (use.start, use.end, use.child.kind):
         raise Bad(f"{use.child.path.name}: holds other tokens than its place says")
@@ -196,17 +221,9 @@ def check_meaning(file: SegmentFile, use: Use, tokens: Sequence[int], engine: En
         raise Bad(f"{use.child.path.name}: holds the state of other tokens")
 
 
-def refuse_foreign(use: Use, store: Store, foreign: Mapping[str, str]) -> None:
-    """Before anything is hashed: a file without this directory's seal serves only the conversation that names it."""
-    with store.open_segment(use.child.path) as file:
-        named = foreign.get(_reference(use).file)
-        if not file.sealed_by(store.key) and named != file.digest().hex():
-            raise Refused(f"{use.child.path.name}: comes from another directory", reason="foreign")
-
-
-def check_structure(file: SegmentFile, engine: Engine) -> None:
+def check_structure(file: Readable, engine: Engine) -> None:
     """A digest proves that bytes are unchanged, not who made them: llama.cpp must not trust their counts."""
-    with file.payload as state:
+    with memoryview(file.payload) as state:
         engine.check_state(state, file.header.start, file.header.end, part=file.header.kind is Kind.PART)
 
 

@@ -12,11 +12,11 @@ import select
 import stat
 import sys
 import termios
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
-from .conversation import Chat, Said, TurnResult, Watch
+from .conversation import Chat
 from .errors import NotFound, UsageProblem
 from .files import Files, read_bytes
 from .head import Head
@@ -26,7 +26,9 @@ from .output import Mode, Output
 from .prefix_start import begin_at_prefix
 from .reply import ReplyOptions
 from .said import turn_data
+from .said_lines import Said
 from .session import Session
+from .turn import TurnResult, Watch
 
 FILE_LIMIT_BYTES = 64 << 20
 
@@ -230,8 +232,7 @@ def one_turn(chat: Chat, text: Said, request: RunRequest, session: Session) -> i
     out, stop = session.out, session.stop
     with stop.deferring():
         result = watched_turn(chat, text, request.reply, session, strict=request.strict)
-        chat.close_conversation()
-    session.close_chat()
+        session.close_chat()
     data = turn_data(result, session.load_ms)
     if out.reader_left and not stop.cancelled():
         return 0
@@ -262,9 +263,8 @@ def watched_turn(chat: Chat, text: Said, reply: ReplyOptions, session: Session, 
         )
         had_state = chat.has_state
         result = chat.turn(text, reply, watch, strict=strict)
-        extra_bytes = session.housekeeper.after_turn(chat, result, had_state=had_state)
-        parked = replace(result.parked, bytes_written=result.parked.bytes_written + extra_bytes)
-        return replace(result, parked=parked)
+        session.turn_over(chat, result, had_state=had_state)
+        return result
 
 
 def show_plan(chat: Chat, text: Said, out: Output) -> int:

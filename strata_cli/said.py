@@ -5,12 +5,12 @@ Owns the keys that scripts rely on, and nothing else.
 
 from typing import Any
 
-from .conversation import TurnResult
+from .turn import TurnResult
 
 
 def turn_data(result: TurnResult, load_ms: float) -> dict[str, Any]:
     """See the contract's `strata run`. Times are milliseconds, sizes bytes."""
-    parked, restored, why = result.parked, result.restored, result.not_reused
+    parked, restored, why = result.ticket.parked, result.restored, result.not_reused
     return {
         "conversation": result.conversation,
         "reply": result.reply,

@@ -126,6 +126,13 @@ class Draft:
         return f"{self.start_hash}/{self.end}-{self.end_hash}.{self.kind.value}"
 
 
+def file_bytes(draft: Draft, payload_bytes: int) -> int:
+    """How long the file of a draft with this much payload will be."""
+    metadata = canonical_json({**draft.metadata, "start_hash": draft.start_hash, "end_hash": draft.end_hash})
+    counts = (payload_bytes, 4 * len(draft.tokens), len(metadata))
+    return Header(FORMAT_VERSION, draft.kind, draft.start, draft.end, *counts).file_bytes
+
+
 def encode(draft: Draft, payload: Sequence[Buffer], key: bytes) -> tuple[list[Buffer], int]:
     """The blocks of a segment file in order, and their bytes in all.
 

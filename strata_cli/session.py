@@ -10,18 +10,21 @@ from datetime import date
 from pathlib import Path
 
 from .config import Config
-from .conversation import Chat, Notice, Policy
+from .conversation import Chat
 from .engine import Engine, EngineOptions
 from .errors import Locked, NotFound, StrataError
 from .files import Files
 from .fingerprint import file_digest
+from .handover import Ticket
 from .head import Head
 from .housekeeping import Housekeeper
 from .models import ModelChoice, choose_model, engine_options, options_to_json
 from .names import nearest
+from .opened import Opened
 from .output import Output
 from .signals import Stop
 from .store import Store
+from .turn import MIB, Notice, Policy, TurnResult
 
 
 @dataclass(frozen=True)
@@ -51,24 +54,34 @@ class Session:
         self._today, self._now_ns = today, now_ns
         self.housekeeper = Housekeeper(store, config, out)
         self._chat: Chat | None = None
+        self._over: list[tuple[Chat, TurnResult, bool]] = []
+        self.on_parked: Callable[[Ticket, Opened], None] | None = None
+        self.on_saved: Callable[[str], None] | None = None
         self._loaded: tuple[ModelChoice, EngineOptions] | None = None
         self.load_ms = 0.0
 
     @property
     def policy(self) -> Policy:
-        auto = self.config.settings.auto_sessions
+        auto, memory = self.config.settings.auto_sessions, self.config.settings.memory
         return Policy(
             save=self.wishes.save,
             automatic=auto.enabled,
             min_tokens=auto.min_tokens,
             root_min_tokens=auto.root_min_tokens,
+            ram_bytes=memory.ram_mib * MIB,
+            ram_conversations=memory.ram_conversations,
+            min_free_ram_bytes=memory.min_free_ram_mib * MIB,
+            write_early=memory.write_policy == "park",
+            leave_s=memory.leave_s,
             n_min_tokens=self.config.settings.store.n_min_tokens,
             similarity=self.config.settings.store.similarity,
         )
 
     def say(self, notice: Notice) -> None:
         """A chat's notice, where it belongs: a warning, a note, or a detail."""
-        if notice.warning:
+        if notice.code == "saved" and self.on_saved is not None:
+            self.on_saved(notice.text)
+        elif notice.warning:
             self.out.warning(notice.text)
         elif notice.code in ("restored", "saved", "conversation", "template"):
             self.out.note(notice.text)
@@ -155,6 +168,7 @@ class Session:
             remembered_options=options_to_json(options, engine.context_tokens),
         )
         self.housekeeper.attach(chat)
+        chat.keeper.parked = self.parked
         return chat
 
     def _load(self, path: Path, options: EngineOptions) -> tuple[Engine, str]:
@@ -192,7 +206,38 @@ class Session:
 
             return file_digest(path, self.config.places.cache, Files(), progress=progress, now_ns=self._now_ns())
 
-    def close_chat(self) -> None:
+    # -- after a turn
+
+    def parked(self, ticket: Ticket, opened: Opened) -> None:
+        """A park reached the disk; told at once unless somebody collects. Runs on the writer's thread."""
+        if self.on_parked is not None:
+            self.on_parked(ticket, opened)
+
+    def turn_over(self, chat: Chat, result: TurnResult, *, had_state: bool) -> None:
+        """Remember a turn whose chores wait for its park to reach the disk."""
+        self._over.append((chat, result, had_state))
+
+    def chores(self) -> None:
+        """What follows a turn, for those whose park has ended: counters, roots, budgets. Never raises."""
+        waiting, self._over = self._over, []
+        for chat, result, had_state in waiting:
+            if not result.ticket.done.is_set():
+                self._over.append((chat, result, had_state))
+                continue
+            extra_bytes = self.housekeeper.after_turn(chat, result, had_state=had_state)
+            parked = result.ticket.parked
+            result.ticket.parked = replace(parked, bytes_written=parked.bytes_written + extra_bytes)
+
+    def settle(self) -> None:
+        """Wait for the writer, as long as the policy allows, and do the chores that are left."""
         if self._chat is not None:
+            self._chat.keeper.wait(self.policy.leave_s, self.stop.hurried)
+        self.chores()
+        self._over.clear()
+
+    def close_chat(self) -> None:
+        """Leave the chat and free its engine; what is only in memory goes to the disk first."""
+        if self._chat is not None:
+            self.settle()
             chat, self._chat = self._chat, None
-            chat.close()
+            chat.close(self.stop.hurried)

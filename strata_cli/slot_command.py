@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
-from .conversation import Watch
+from .asked import absorb, adopt
 from .engine import EngineOptions
 from .errors import DiskFull, Refused, UsageProblem
 from .files import storage_errors
@@ -23,6 +23,7 @@ from .slots import Slot, examine, trailer_for
 from .snapshot import check_replaceable, head_from_text, read_conversation, write_conversation
 from .snapshot_command import SaveRequest, finish, replacing, source_name
 from .transfer import Needs, Row, Transfer
+from .turn import Watch
 
 GROWTH_TOKENS = 1024
 
@@ -40,7 +41,7 @@ def save_llama(request: SaveRequest, session: Session) -> int:
     chat.open(name)
     path = Path(str(request.output))
     with stop.deferring(), out.progress("reading", 1, "tokens") as update:
-        prompt, plan, _ = chat.absorb(Watch(progress=update, cancelled=stop.cancelled))
+        prompt, plan, _ = absorb(chat, Watch(progress=update, cancelled=stop.cancelled))
         stop.check()
         with replacing(path, 0) as (fd, temporary):
             _check_room(path, sum(each.size_bytes for each in plan.steps))
@@ -103,7 +104,7 @@ def restore_slot(source: str, wish: Wish, session: Session, day: date) -> int:
         with session.stop.deferring():
             _, text = write_conversation(store, name, head, slot.log, mark, replace_it=wish.replace, wait_s=wish.wait_s)
             chat.open(name)
-            parked = chat.adopt(slot.tokens, file.prefixed_state(slot.state_bytes), own=own)
+            parked = adopt(chat, slot.tokens, file.prefixed_state(slot.state_bytes), own=own)
     stored = store.read_head(name)
     session.close_chat()
     done = replace(

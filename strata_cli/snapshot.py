@@ -22,6 +22,7 @@ from .match import Use, row_chains, walk
 from .names import check_name, is_automatic, key_of, same_but_for_case
 from .prompt import content_text
 from .segment import seal_of
+from .shelf import Shelf
 from .store import Store
 from .transfer import Needs, Row, Transfer, deepest, files_of, why_unusable
 
@@ -144,7 +145,7 @@ def _with_alternatives(store: Store, head: Head, log: Log) -> Head:
 def _with_branches(store: Store, digest: str, state: StateRef, log: Log) -> StateRef:
     segments, parts = list(state.segments), list(state.parts)
     for tip in log.alternatives():
-        found = walk(store, bytes.fromhex(digest), log.tokens(tip))
+        found = walk(Shelf.of_disk(store), bytes.fromhex(digest), log.tokens(tip))
         chains = row_chains(found)
         uses = (*chains[max(chains)], *(use for uses in found.parts.values() for use in uses[:1]))
         for use in uses:

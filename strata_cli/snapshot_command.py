@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .archive import Manifest, Reader
-from .conversation import Watch
+from .asked import absorb
 from .errors import NotFound, UsageProblem
 from .files import Buffer, Files, storage_errors
 from .head import Head
@@ -31,6 +31,7 @@ from .sizes import format_bytes
 from .snapshot import SavePlan, copy_within, execute_save, plan_save
 from .store import Store
 from .transfer import Transfer
+from .turn import Watch
 
 STDIO = "-"
 
@@ -134,7 +135,7 @@ def save_messages(request: SaveRequest, session: Session) -> int:
     take_in(chat, incoming, shared(store.read_log(name), incoming))
     with session.stop.deferring(), out.progress("reading", 1, "tokens") as update:
         watch = Watch(progress=update, cancelled=session.stop.cancelled, hurried=session.stop.hurried)
-        prompt, plan, parked = chat.absorb(watch)
+        prompt, plan, parked = absorb(chat, watch)
     session.close_chat()
     session.stop.check()
     saved = plan_save(store, name)

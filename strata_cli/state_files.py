@@ -4,7 +4,9 @@ The folders are the index: the children of a boundary are one listing, and no ot
 them. What a file's bytes are is in segment.py; which files to use is decided above.
 """
 
+import contextlib
 import errno
+import os
 import re
 import secrets
 from collections.abc import Sequence
@@ -17,6 +19,8 @@ from .files import Buffer, ensure_folder, read_bytes, storage_errors, translated
 from .head import SegmentRef
 from .identity import canonical_json, parse_json
 from .segment import FILE_NAME, FOLDER_NAME, Draft, Kind, SegmentFile, encode
+
+SHARED_SUFFIX = ".shared"
 
 _RELATIVE = re.compile(rf"{FOLDER_NAME.pattern}/{FILE_NAME.pattern}", re.ASCII)
 
@@ -150,6 +154,26 @@ class StateFiles:
         except (NotFound, Bad):
             pass
         return 0
+
+    def share(self, relative: str) -> None:
+        """Mark a part as used by more than the conversation that wrote it: thinning leaves it to prune."""
+        marker = self.path(relative).with_suffix(SHARED_SUFFIX)
+        with storage_errors(marker, "mark"), contextlib.suppress(FileExistsError):
+            os.close(self._files.create(marker))
+
+    def drop_part(self, relative: str) -> bool:
+        """Unlink a part that its conversation has given up, unless it is shared; whether it is gone.
+
+        The caller holds the directory exclusively.
+        """
+        path = self.path(relative)
+        with storage_errors(path, "remove"):
+            names = {entry.name for entry in self._files.list(path.parent, sizes=False)}
+            if path.name not in names or path.with_suffix(SHARED_SUFFIX).name in names:
+                return False
+            self._files.unlink(path)
+        self._verified.pop(path, None)
+        return True
 
     def quarantined(self) -> list[Quarantined]:
         """What lies in quarantine, by place; a note that is missing or malformed leaves the reason open."""

@@ -289,6 +289,14 @@ class Store:
         """
         return self._state.write(draft, payload, own=own)
 
+    def share(self, relative: str) -> None:
+        """Mark a part as used by more than the conversation that wrote it."""
+        self._state.share(relative)
+
+    def drop_part(self, relative: str) -> bool:
+        """Unlink a part that nobody needs, unless it is shared. The caller holds the directory exclusively."""
+        return self._state.drop_part(relative)
+
     def quarantine(self, path: Path, why: str) -> Path:
         """Move a bad segment away, with a note; returns its new place."""
         return self._state.quarantine(path, why)

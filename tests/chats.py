@@ -12,12 +12,13 @@ from pathlib import Path
 from engine_tools import logits
 from faulty_files import UnflushedFiles
 
-from strata_cli.conversation import Chat, Notice, Policy, TurnResult, Watch
+from strata_cli.conversation import Chat
 from strata_cli.engine import Engine, Sampling
 from strata_cli.files import Files
 from strata_cli.llama_engine.live import LlamaEngine
 from strata_cli.reply import ReplyOptions
 from strata_cli.store import Store
+from strata_cli.turn import Notice, Policy, TurnResult, Watch
 
 GREEDY = Sampling(greedy=True)
 ALL = Policy(min_tokens=0, root_min_tokens=0)
@@ -66,7 +67,7 @@ class Talk:
 
     def close(self) -> None:
         """End as a process does, but for the engine."""
-        self.chat.close_conversation()
+        self.chat.finish()
         self.engine.clear()
 
     def __enter__(self) -> "Talk":

@@ -42,7 +42,11 @@ class Sound:
 
     @property
     def files(self) -> list[Path]:
-        return sorted(path for path in self.root.rglob("*") if path.is_file() and path.name not in HARMLESS)
+        return sorted(
+            path
+            for path in self.root.rglob("*")
+            if path.is_file() and path.stat().st_size and path.name not in HARMLESS
+        )
 
 
 def sound(engine: Engine, folder: Path) -> Sound:

@@ -82,7 +82,7 @@ def kill(victim: Victim, chosen: random.Random) -> None:
     else:
         time.sleep(chosen.random() * 1.0)
     process.kill()
-    lines = [line for line in process.stdout.read().split(b"\n") if line.endswith(b"}")]
+    lines = [line for line in process.stdout.read().split(b"\n") if line.endswith(b"}") and b'"event"' not in line]
     told = process.stderr.read()
     process.stdin.close()
     process.stdout.close()

@@ -46,8 +46,8 @@ class Stored:
     native: dict[int, bytes] = field(default_factory=dict)
 
 
-def joined(pieces: Sequence[memoryview]) -> bytes:
-    return b"".join(bytes(piece) for piece in pieces)
+def joined(piece: memoryview | None) -> bytes:
+    return b"" if piece is None else bytes(piece)
 
 
 def store(engine: LlamaEngine, tokens: list[int], edges: Sequence[int] = EDGES) -> Stored:

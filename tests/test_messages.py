@@ -125,7 +125,7 @@ def engines(tiny: Callable[..., Path]) -> Iterator[Engines]:
 def send(talk: Talk, *messages: dict[str, Any]) -> Any:
     """What `run --messages` does: find, open, take in, say."""
     history = incoming(*messages)
-    talk.chat.close_conversation()
+    talk.chat.leave_conversation()
     found = continued(talk.store, history)
     talk.chat.start(None) if found is None else talk.chat.open(found.name)
     talk.chat.set_system(history.system)

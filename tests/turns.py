@@ -88,9 +88,21 @@ class Turns:
             for item in items
         ]
         result = self.run("--repl", "jsonl", *start, stdin="\n".join(lines) + "\n", code=0)
-        assert len(result.lines) == len(items), result
-        assert all(line["ok"] for line in result.lines), result.stdout
-        return [line["data"] for line in result.lines]
+        return answers(result.lines, len(items))
+
+
+def answers(lines: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]:
+    """The `data` of each answered line; a turn's park is final in the event `parked` that follows it."""
+    told = [line for line in lines if "event" not in line]
+    assert len(told) == count and all(line["ok"] for line in told), lines
+    parks = iter([line for line in lines if line.get("event") == "parked"])
+    found = []
+    for line in told:
+        data = line["data"]
+        if line["command"] == "run" and data["finish_reason"] != "interrupted":
+            data = {**data, "park": {**data["park"], **{k: v for k, v in next(parks).items() if k in data["park"]}}}
+        found.append(data)
+    return found
 
 
 def store_of(home: Path) -> Store:

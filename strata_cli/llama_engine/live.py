@@ -125,6 +125,9 @@ class LlamaEngine:
     def capture(self, start: int, end: int, *, rows: bool = True) -> Captured:
         return self.state.capture(start, end, rows=rows)
 
+    def prepare(self) -> None:
+        self.state.arena.prepare()
+
     def check_state(self, state: Buffer, start: int, end: int, *, part: bool = False, whole: bool = False) -> int:
         """See `Engine.check_state`."""
         return check_state(self.shape, state, start, end, part=part, whole=whole)

@@ -15,30 +15,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ..engine import Buffer, Captured, EngineFailed, Memory
+from .arena import Arena
 from .binding import LOG, llama
 
 LIVE, SCRATCH = 0, 1
 WHOLE, PARTIAL = 0, 1  # LLAMA_STATE_SEQ_FLAGS_*
 PREFIX_BYTES = 8  # magic and sequence id, which get_data puts before a state
-ARENA_BYTES, ARENA_MARGIN_BYTES = 64 << 20, 16 << 20
-FIRST_ARENA_BYTES = 4 << 20
-
-
-class Arena:
-    """One buffer that stays resident: fresh pages cost ten times the copy into them."""
-
-    def __init__(self) -> None:
-        self.limit_bytes = ARENA_BYTES
-        self._buffer: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
-
-    def take(self, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """At least `size_bytes` of touched memory; what was taken before is gone."""
-        if size_bytes > len(self._buffer):
-            wanted = max(FIRST_ARENA_BYTES, 1 << (size_bytes - 1).bit_length())
-            self._buffer = np.zeros(0, np.uint8)
-            self._buffer = np.empty(max(size_bytes, min(wanted, self.limit_bytes)), np.uint8)
-            self._buffer[::4096] = 0
-        return self._buffer
 
 
 class SequenceState:
@@ -47,66 +29,67 @@ class SequenceState:
     def __init__(self, context: Any, memory: Memory) -> None:
         self._lc, self._context, self._memory = llama(), context, memory
         self._cells = self._lc.llama_get_memory(context)
-        self._arena = Arena()
+        self.arena = Arena()
         self.empty_partial = self._read_small(SCRATCH, PARTIAL) if memory.has_parts else b""
-        self._row_bytes = 0.0  # per token, learnt from the last capture
 
     # -- capture
 
     def chunks(self, start: int, end: int) -> list[tuple[int, int]]:
         """[start, end) in ranges that fit the arena; one range where there is nothing but a part."""
-        if not self._memory.has_rows or end - start < 2:
+        whole_bytes, part_bytes = self._sizes(start, end)
+        self.arena.raise_limit(part_bytes)
+        if not self._memory.has_rows or end - start < 2 or whole_bytes + part_bytes <= self.arena.limit_bytes:
             return [(start, end)]
-        size_bytes = self._size_of(start, end)
-        if size_bytes <= self._arena.limit_bytes:
-            return [(start, end)]
-        part_bytes = self._part_bytes(start, end)
-        self._arena.limit_bytes = max(ARENA_BYTES, part_bytes + ARENA_MARGIN_BYTES)
-        per_token = (size_bytes - part_bytes) / (end - start)
-        step = max(1, int((self._arena.limit_bytes - part_bytes) / per_token * 0.99))
-        edges = [*range(start, end, step), end]
-        return list(itertools.pairwise(edges))
+        per_token = (whole_bytes - part_bytes) / (end - start)
+        step = max(1, int((self.arena.limit_bytes - 2 * part_bytes) / per_token * 0.99))
+        return list(itertools.pairwise([*range(start, end, step), end]))
 
     def capture(self, start: int, end: int, *, rows: bool) -> Captured:
         """Read [start, end) through the scratch sequence. `end` is where the engine stands if parts are wanted."""
         lc, cells = self._lc, self._cells
+        rows = rows and self._memory.has_rows
         lc.llama_memory_seq_cp(cells, LIVE, SCRATCH, start, end)
         try:
-            rows = rows and self._memory.has_rows
-            size_bytes = lc.llama_state_seq_get_size_ext(self._context, SCRATCH, WHOLE if rows else PARTIAL)
-            buffer = self._arena.take(size_bytes)
-            self._get(buffer, size_bytes, WHOLE if rows else PARTIAL)
-            tail_bytes = lc.llama_state_seq_get_size_ext(self._context, SCRATCH, PARTIAL) - PREFIX_BYTES
+            whole_bytes = self._size(WHOLE) if rows else 0
+            part_bytes = self._size(PARTIAL) if self._memory.has_parts else 0
+            block = self.arena.take(whole_bytes + part_bytes)
+            if rows:
+                self._get(block.memory[:whole_bytes], WHOLE)
+            if part_bytes:
+                self._get(block.memory[whole_bytes : whole_bytes + part_bytes], PARTIAL)
         finally:
             lc.llama_memory_seq_rm(cells, SCRATCH, -1, -1)
-        view = memoryview(buffer)[:size_bytes]  # type: ignore[arg-type]
-        if not self._memory.has_parts:
-            return Captured(start, end, (view,), ())
-        if not rows:
-            return Captured(start, end, (), (view,))
-        body, tail = view[: size_bytes - tail_bytes], view[size_bytes - tail_bytes :]
-        empty = memoryview(self.empty_partial)
-        return Captured(start, end, (body, empty[PREFIX_BYTES:]), (empty[:PREFIX_BYTES], tail))
+        view = memoryview(block.memory)  # type: ignore[arg-type]
+        part = view[whole_bytes : whole_bytes + part_bytes] if part_bytes else None
+        return Captured(start, end, self._rows_alone(view, whole_bytes, part_bytes), part, block.release)
 
-    def _size_of(self, start: int, end: int) -> int:
+    def _rows_alone(self, view: memoryview, whole_bytes: int, part_bytes: int) -> memoryview | None:
+        """The whole state with an empty partial in the place of its own, which stands last."""
+        if not whole_bytes:
+            return None
+        if not part_bytes:
+            return view[:whole_bytes]
+        empty = self.empty_partial[PREFIX_BYTES:]
+        rows_bytes = whole_bytes - (part_bytes - PREFIX_BYTES)
+        view[rows_bytes : rows_bytes + len(empty)] = empty
+        return view[: rows_bytes + len(empty)]
+
+    def _sizes(self, start: int, end: int) -> tuple[int, int]:
+        """Bytes of the whole state of [start, end), and of its part (0 where there are none)."""
         self._lc.llama_memory_seq_cp(self._cells, LIVE, SCRATCH, start, end)
-        size_bytes = int(self._lc.llama_state_seq_get_size_ext(self._context, SCRATCH, WHOLE))
-        self._lc.llama_memory_seq_rm(self._cells, SCRATCH, -1, -1)
-        return size_bytes
+        try:
+            return self._size(WHOLE), self._size(PARTIAL) if self._memory.has_parts else 0
+        finally:
+            self._lc.llama_memory_seq_rm(self._cells, SCRATCH, -1, -1)
 
-    def _part_bytes(self, start: int, end: int) -> int:
-        if not self._memory.has_parts:
-            return 0
-        self._lc.llama_memory_seq_cp(self._cells, LIVE, SCRATCH, start, end)
-        size_bytes = int(self._lc.llama_state_seq_get_size_ext(self._context, SCRATCH, PARTIAL))
-        self._lc.llama_memory_seq_rm(self._cells, SCRATCH, -1, -1)
-        return size_bytes
+    def _size(self, flags: int) -> int:
+        return int(self._lc.llama_state_seq_get_size_ext(self._context, SCRATCH, flags))
 
-    def _get(self, buffer: npt.NDArray[np.uint8], size_bytes: int, flags: int) -> None:
-        target = buffer.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        got = self._lc.llama_state_seq_get_data_ext(self._context, target, size_bytes, SCRATCH, flags)
-        if got != size_bytes:
-            raise EngineFailed(f"llama.cpp gave {got} of {size_bytes} bytes of state: {LOG.reason()}")
+    def _get(self, target: npt.NDArray[np.uint8], flags: int) -> None:
+        pointer = target.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+        got = self._lc.llama_state_seq_get_data_ext(self._context, pointer, target.size, SCRATCH, flags)
+        if got != target.size:
+            raise EngineFailed(f"llama.cpp gave {got} of {target.size} bytes of state: {LOG.reason()}")
 
     def _read_small(self, sequence: int, flags: int) -> bytes:
         size_bytes = self._lc.llama_state_seq_get_size_ext(self._context, sequence, flags)

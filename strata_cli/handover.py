@@ -1,0 +1,166 @@
+"""From memory to disk: what was captured is written by a background thread, then named in its conversation's head.
+
+Owns the jobs of the writer: which entries, in which order, what a failure leaves behind, and what becomes of parts
+that no boundary needs any more. A head never names a file before it is durable.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from .errors import BelowFloor, NoRoom, StrataError
+from .foreign import also_foreign, foreign_of, with_foreign
+from .head import Head, SegmentRef, StateRef
+from .identity import Identity
+from .opened import Opened
+from .park import Chain, Parked
+from .shelf import Shelf
+from .tier import Entry
+from .writer import Writer
+
+
+@dataclass
+class Ticket:
+    """One turn's park on its way to the disk. `parked` is final once `done` is set."""
+
+    parked: Parked = field(default_factory=lambda: Parked(skipped="unchanged"))
+    done: threading.Event = field(default_factory=threading.Event)
+    failure: StrataError | None = None
+
+
+@dataclass(frozen=True)
+class Handing:
+    """What a job needs: the conversation, what it stands on, and under which identity."""
+
+    opened: Opened
+    chain: Chain
+    identity: Identity
+    ticket: Ticket
+    update: Callable[[Head], Head]
+    drop: Sequence[SegmentRef] = ()
+    writes: bool = True
+    foreign: bool = False
+
+
+class Handover:
+    """Writes the memory tier's entries behind the chat's back."""
+
+    def __init__(self, shelf: Shelf, writer: Writer, *, prepare: Callable[[], None]) -> None:
+        self._shelf, self._writer, self._prepare = shelf, writer, prepare
+        self.given_up: set[str] = set()  # parts that no head may name any more, though pending jobs know them
+        self.make_room: Callable[[int], bool] = lambda _needed_bytes: False
+        self.told: Callable[[Ticket, Opened], None] = lambda _ticket, _opened: None
+
+    def submit(self, handing: Handing) -> None:
+        """Write what is only in memory of the chain, then the head; in order, in the background."""
+        self._writer.submit(lambda: self._run(handing))
+
+    def write_now(self, entries: Sequence[Entry]) -> int:
+        """Write entries while the caller waits, where memory cannot take the next. Raises StrataError."""
+        return write_entries(self._shelf, entries)
+
+    def _run(self, handing: Handing) -> None:
+        begun, ticket = time.perf_counter(), handing.ticket
+        written = 0
+        try:
+            try:
+                written += self._write_chain(handing)
+            except BelowFloor as error:
+                if not self.make_room(error.needed_bytes):
+                    raise
+                written += self._write_chain(handing)
+        except StrataError as error:
+            ticket.failure = error
+            with contextlib.suppress(StrataError):
+                written += self._name(handing)
+        skipped = ticket.parked.skipped
+        if ticket.failure is not None:
+            skipped = "no_room" if isinstance(ticket.failure, NoRoom) else "failed"
+        elapsed = (time.perf_counter() - begun) * 1000
+        ticket.parked = replace(
+            ticket.parked,
+            bytes_written=ticket.parked.bytes_written + written,
+            ms=ticket.parked.ms + elapsed,
+            skipped=skipped,
+        )
+        ticket.done.set()
+        self.told(ticket, handing.opened)
+        self._drop(handing)
+        self._shelf.tier.shrink()
+        if not self._shelf.tier.over():
+            self._prepare()
+
+    def _write_chain(self, handing: Handing) -> int:
+        """Everything of the chain that has no file yet, then the head; nothing is swept meanwhile."""
+        with self._shelf.store.shared():
+            waiting = self._waiting(handing.chain) if handing.writes else []
+            return sum(self._write(entry) for entry in waiting) + self._name(handing)
+
+    def _waiting(self, chain: Chain) -> list[Entry]:
+        """The chain's entries that have no file yet, parts before the rows that reach beyond them."""
+        refs = sorted((*chain.parts, *chain.rows), key=lambda ref: (ref.end, ref.kind))
+        entries = (self._shelf.tier.get(self._shelf.store.segment_path(ref.file)) for ref in refs)
+        return [entry for entry in entries if entry is not None and not entry.durable]
+
+    def _write(self, entry: Entry) -> int:
+        return write_entry(self._shelf, entry)
+
+    def _name(self, handing: Handing) -> int:
+        """Put the durable part of the chain into the head. A failing head costs reading time."""
+
+        def update(head: Head) -> Head:
+            return self.naming(handing.update(head), handing.identity, handing.chain, foreign=handing.foreign)
+
+        return handing.opened.update_head(update)
+
+    def naming(self, head: Head, identity: Identity, chain: Chain, *, foreign: bool) -> Head:
+        """The head with what is durable of a chain; with the mark of what was computed upon state from elsewhere."""
+        chain = self.durable(chain)
+        if foreign:
+            mark = also_foreign(foreign_of(head), self._shelf.store, (*chain.rows, *chain.parts))
+            head = replace(head, extra=with_foreign(head.extra, mark))
+        return with_state(head, identity, chain)
+
+    def durable(self, chain: Chain) -> Chain:
+        """The files that a head may name: rows without a gap, and every part that is complete."""
+        rows = []
+        for ref in chain.rows:
+            if not self._is_durable(ref):
+                break
+            rows.append(ref)
+        return Chain(tuple(rows), tuple(ref for ref in chain.parts if self._is_durable(ref)))
+
+    def _is_durable(self, ref: SegmentRef) -> bool:
+        return ref.file not in self.given_up and self._shelf.is_durable(self._shelf.store.segment_path(ref.file))
+
+    def _drop(self, handing: Handing) -> None:
+        """Unlink parts that no kept boundary needs, unless somebody else may use them or is busy."""
+        if not handing.drop or not handing.opened.keeps:
+            return
+        with contextlib.suppress(StrataError), self._shelf.store.exclusive():
+            for ref in handing.drop:
+                self._shelf.store.drop_part(ref.file)
+
+
+def with_state(head: Head, identity: Identity, chain: Chain) -> Head:
+    """The head with what is stored under an identity replaced; an empty chain changes nothing."""
+    if not chain.rows and not chain.parts:
+        return head
+    state = StateRef(identity.fields(), chain.rows, chain.parts, chain.rows_end or chain.parts_end)
+    return replace(head, states={**head.states, identity.digest.hex(): state})
+
+
+def write_entry(shelf: Shelf, entry: Entry) -> int:
+    """Write one entry's file; returns its bytes, 0 where it was there. Raises StorageFailed."""
+    _, written = shelf.store.write_segment(entry.draft, [entry.payload], own=entry.own)
+    entry.durable = True
+    return written
+
+
+def write_entries(shelf: Shelf, entries: Sequence[Entry]) -> int:
+    """Write entries and let go of what memory need not keep. Returns the bytes written. Raises StorageFailed."""
+    written = sum(write_entry(shelf, entry) for entry in entries if not entry.durable)
+    shelf.tier.shrink()
+    return written

@@ -1,0 +1,280 @@
+"""What keeps the state of the live chat: the chain that the engine stands on, memory, the writer, the heads.
+
+Owns when what is captured is handed to the disk, and what leaves memory. It is the only one that writes heads of open
+conversations. Turns are `conversation`, the writing itself `handover`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from .engine import Engine
+from .errors import Bad, NoRoom, StrataError
+from .handover import Handing, Handover, Ticket
+from .head import Head, SegmentRef, StateRef
+from .identity import prefix_hashes
+from .keeping import kept_positions, parts_to_keep
+from .opened import Opened, role
+from .park import Chain, Parked, Parker
+from .restore import CannotApply, Restored, RestorePlan
+from .shelf import Shelf
+from .sizes import format_bytes
+from .store import Store
+from .tier import Entry, Tier, available_bytes
+from .turn import Notice, Policy
+from .writer import Writer
+
+
+class Keeper:
+    """State from the engine to memory and disk, for one process."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        policy: Policy,
+        say: Callable[[Notice], None],
+        *,
+        model: Mapping[str, Any],
+        options: Mapping[str, Any],
+    ) -> None:
+        self._engine, self._store, self._policy, self._say = engine, store, policy, say
+        self._model, self._options = model, options
+        tier = Tier(policy.ram_bytes, policy.ram_conversations, available_bytes, policy.min_free_ram_bytes)
+        self.shelf = Shelf(store, tier)
+        self._writer = Writer()
+        self._handover = Handover(self.shelf, self._writer, prepare=engine.prepare)
+        self._handover.told = self._told
+        self._handover.make_room = lambda needed_bytes: self.make_room(needed_bytes)
+        self.make_room: Callable[[int], bool] = lambda _needed_bytes: False
+        self._parker = Parker(engine, self.shelf, store.clock)
+        self._waiting: dict[str, Handing] = {}  # captured and not handed to the writer, by conversation
+        self.chain = Chain()
+        self.foreign_for: str | None = None  # the conversation for which state from elsewhere is in the engine
+        self.parked: Callable[[Ticket, Opened], None] = lambda _ticket, _opened: None
+
+    # -- what the engine stands on
+
+    def stands_on(self, opened: Opened, plan: RestorePlan, restored: Restored) -> None:
+        """The engine was brought to the plan's position: which files hold what it holds now."""
+        before = self.chain.standing(self._is_there)
+        rows = before.cut(plan.keep if plan.uses else plan.position).rows
+        parts = before.cut(min(plan.live.agrees, plan.position)).parts
+        named = self._named_parts(opened, plan.tokens[: plan.position])
+        self.chain = Chain(rows, named).plus(restored.rows, (*parts, *restored.parts))
+        if restored.foreign:
+            self.foreign_for = opened.name
+        elif not (plan.keep if plan.uses else plan.position):
+            self.foreign_for = None
+        self._parker.own = self.foreign_for is None
+
+    def stands_on_nothing(self, *, foreign_for: str | None) -> None:
+        """The engine holds a state that no file of the directory has."""
+        self.chain, self.foreign_for = Chain(), foreign_for
+        self._parker.own = foreign_for is None
+
+    def _is_there(self, ref: SegmentRef) -> bool:
+        path = self._store.segment_path(ref.file)
+        return self.shelf.held(path) or path.exists()
+
+    def stored(self, position: int) -> StateRef | None:
+        """The files that hold the first `position` tokens; None where that place is no boundary on the disk."""
+        memory, chain = self._engine.memory, self._handover.durable(self.chain).cut(position)
+        rows, parts = chain.rows_end == position, chain.parts_end == position
+        if not position or self.foreign_for is not None or not (rows or not memory.has_rows):
+            return None
+        if memory.has_parts and not parts:
+            return None
+        return StateRef(self._engine.identity.fields(), chain.rows, chain.parts, position)
+
+    def _named_parts(self, opened: Opened, tokens: Sequence[int]) -> tuple[SegmentRef, ...]:
+        """Parts that the head names for these very tokens: boundaries that stay usable though nothing applied them."""
+        digest = self._engine.identity.digest
+        state = opened.head.states.get(digest.hex()) if opened.head is not None else None
+        if state is None:
+            return ()
+        hashes = prefix_hashes(digest, tokens, [ref.end for ref in state.parts])
+        return tuple(
+            ref
+            for ref in state.parts
+            if hashes.get(ref.end, "-") in ref.file.partition("/")[2] and ref.file not in self._handover.given_up
+        )
+
+    def name_state(self, opened: Opened) -> int:
+        """Let the head name what the conversation stands on now; returns the bytes written, 0 where it says so."""
+        if not opened.keeps:
+            return 0
+        chain, identity, foreign = (
+            self._handover.durable(self.chain),
+            self._engine.identity,
+            self.foreign_for is not None,
+        )
+        try:
+            self._mark_shared(opened, chain)
+            return opened.update_head(
+                lambda head: self._handover.naming(self._described(head), identity, chain, foreign=foreign)
+            )
+        except StrataError as error:
+            self._say(Notice("head", f"the head is not written: {error.message}", warning=True))
+            return 0
+
+    def share_state(self, source: Opened, target: Opened) -> None:
+        """Let a fork's head name what the conversation that it comes from stands on. Raises StorageFailed."""
+        with self._store.shared():
+            head = source.head
+            if head is not None:
+                for state in head.states.values():
+                    for ref in state.parts:
+                        self._store.share(ref.file)
+            target.update_head(lambda blank: replace(self._described(blank), states=dict(head.states) if head else {}))
+
+    def _mark_shared(self, opened: Opened, chain: Chain) -> None:
+        """Parts that this conversation did not write itself may be thinned by the one that did: mark them."""
+        named = {ref.file for state in (opened.head.states.values() if opened.head else ()) for ref in state.parts}
+        for ref in chain.parts:
+            if ref.file not in named:
+                self._store.share(ref.file)
+
+    def _described(self, head: Head) -> Head:
+        return replace(head, model=self._model, engine=self._options)
+
+    def set_aside(self, error: CannotApply) -> None:
+        """Quarantine what fails its digest; what is refused stays where it is."""
+        if not isinstance(error.error, Bad):
+            return
+        for path in error.paths:
+            try:
+                self._store.quarantine(path, error.message)
+            except StrataError as failed:
+                self._say(Notice("quarantine", failed.message, warning=True))
+
+    # -- parking
+
+    def capture(
+        self,
+        opened: Opened,
+        ticket: Ticket,
+        reason: str,
+        *,
+        rows: bool = True,
+        end: int | None = None,
+        root: int = 0,
+        asked: bool = False,
+    ) -> None:
+        """Take what lies behind the chain into memory. Never fails a turn."""
+        if not (self._policy.save and (self._policy.automatic or asked) and opened.keeps):
+            ticket.parked = replace(ticket.parked, skipped="disabled")
+            return
+        assert opened.name is not None
+        self._make_room()
+        try:
+            self.chain, parked = self._parker.capture(
+                self.chain, opened.name, reason, rows=rows, end=end, root=root, between=self._write_through
+            )
+        except StrataError as error:
+            ticket.parked = replace(ticket.parked, skipped="no_room" if isinstance(error, NoRoom) else "failed")
+            self._say(Notice("park", f"not saved: {error.message}", warning=True))
+            return
+        self._handover.given_up.difference_update(ref.file for ref in self.chain.parts)
+        ticket.parked = _sum(ticket.parked, parked)
+
+    def _make_room(self) -> None:
+        """Memory that is over its bounds waits for the writer, and only then."""
+        tier = self.shelf.tier
+        tier.shrink()
+        if tier.over() and self._writer.pending:
+            self._writer.wait()
+            tier.shrink()
+
+    def _write_through(self, entries: list[Entry]) -> None:
+        """Between two chunks of a large range: what memory cannot hold goes to the disk now."""
+        if self.shelf.tier.over():
+            with self._store.shared():
+                self._handover.write_now(entries)
+
+    def hand_over(self, opened: Opened, ticket: Ticket, *, root: int, prompt: int, tokens: int = 0) -> None:
+        """The turn is over: write what was captured, then the head that names it, behind the chat's back."""
+        if not opened.keeps:
+            ticket.done.set()
+            return
+        branch = opened.branch
+        pins = opened.head.pins if opened.head else ()
+        kept = parts_to_keep(self.chain.parts, kept_positions(branch, root, prompt, pins), self._engine.memory)
+        dropped = tuple(ref for ref in self.chain.parts if ref not in kept)
+        self.chain = Chain(self.chain.rows, tuple(ref for ref in self.chain.parts if ref in kept))
+        turns, tokens = sum(1 for line in branch if role(line) == "user"), tokens or len(opened.log.tokens())
+        lines = opened.log.next_id - 1 - len(opened.unwritten)
+
+        def turn_done(head: Head) -> Head:
+            moment = self._store.next_time()
+            described = self._described(head)
+            return replace(described, turns=turns, tokens=tokens, lines=lines, last_turn=moment, updated=moment)
+
+        foreign = self.foreign_for is not None
+        handing = Handing(
+            opened, self.chain, self._engine.identity, ticket, turn_done, self._forget(dropped), foreign=foreign
+        )
+        self._submit(handing)
+
+    def _forget(self, dropped: tuple[SegmentRef, ...]) -> tuple[SegmentRef, ...]:
+        """Parts that are given up: those only in memory never reach the disk, the others are to be unlinked."""
+        stored = []
+        self._handover.given_up.update(ref.file for ref in dropped)
+        for ref in dropped:
+            path = self._store.segment_path(ref.file)
+            if self.shelf.is_durable(path):
+                stored.append(ref)
+            self.shelf.tier.drop(path)
+        return tuple(stored)
+
+    def _submit(self, handing: Handing) -> None:
+        if self._policy.write_early:
+            self._handover.submit(handing)
+            return
+        name = str(handing.opened.name)
+        self._handover.submit(replace(handing, writes=False))
+        self._waiting[name] = handing
+        while self.shelf.tier.over() and self._waiting:
+            self._handover.submit(self._waiting.pop(next(iter(self._waiting))))
+
+    def when_written(self, job: Callable[[], None]) -> None:
+        """Run a job behind all that is being written."""
+        self._writer.submit(job)
+
+    def wait(self, seconds: float | None = None, hurried: Callable[[], bool] = lambda: False) -> bool:
+        """Wait until what was handed over is on disk; False where time ran out."""
+        return self._writer.wait(seconds, hurried=hurried)
+
+    def finish(self, hurried: Callable[[], bool]) -> None:
+        """Write what is still only in memory, as long as the policy waits."""
+        for handing in self._waiting.values():
+            self._handover.submit(handing)
+        self._waiting.clear()
+        if not self._writer.wait(self._policy.leave_s, hurried=hurried):
+            left = len(self.shelf.tier.unwritten())
+            self._say(Notice("leave", f"left without writing {left} ranges: they will be read again", warning=True))
+        self._writer.close()
+
+    def _told(self, ticket: Ticket, opened: Opened) -> None:
+        """A park reached the disk, or did not. Runs on the writer's thread."""
+        parked = ticket.parked
+        if ticket.failure is not None:
+            self._say(Notice("park", f"not saved: {ticket.failure.message}", warning=True))
+        elif parked.segments:
+            size = format_bytes(parked.state_bytes)
+            text = f"saved {parked.tokens:,} tokens ({size}) to {opened.name} in {parked.ms + parked.capture_ms:.0f} ms"
+            self._say(Notice("saved", text))
+        self.parked(ticket, opened)
+
+
+def _sum(one: Parked, other: Parked) -> Parked:
+    """Two captures of one turn as one; what one of them did counts, not that the other had nothing to do."""
+    return Parked(
+        tokens=one.tokens + other.tokens,
+        segments=one.segments + other.segments,
+        bytes_written=one.bytes_written + other.bytes_written,
+        capture_ms=one.capture_ms + other.capture_ms,
+        ms=one.ms + other.ms,
+        skipped=None if one.segments or other.segments else other.skipped,
+        state_bytes=one.state_bytes + other.state_bytes,
+    )
