@@ -30,7 +30,7 @@ class Forked(Strata):
         *arguments: str | Path,
         stdin: str | bytes | None = None,
         env: Mapping[str, str | None] | None = None,
-        timeout_s: float = 120,
+        timeout_s: float = 280,  # a shared machine can be slow; pytest has the last word
         code: int | None = None,
     ) -> Result:
         if self.server is None:
