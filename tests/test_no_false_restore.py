@@ -108,9 +108,9 @@ def test_A6_B9_C07_any_one_failing_call_costs_at_most_state(llama: Engine, tmp_p
         except StorageFailed as error:
             assert error.exit_code in (1, 15)
         finally:
+            hit = files.fired
             files.arm(None, 0)
             talk.close()
-        hit = files.fired
         assert sound(llama, root), at
         with Talk(llama, root).open(NAME) as talk:
             assert talk.say("And on.").source == "disk", at
