@@ -5,7 +5,7 @@ Owns opening them in the right order and closing them. What a turn does is `conv
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 
