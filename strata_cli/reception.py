@@ -5,6 +5,7 @@ text, then the head. Loads no model.
 """
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from .archive import Listed, Manifest, Reader
@@ -15,7 +16,7 @@ from .head import Head, parse_head
 from .identity import from_fields
 from .log import Log, parse_log
 from .names import check_name
-from .snapshot import check_replaceable, model_of, text_seal, with_counts, write_conversation
+from .snapshot import check_replaceable, check_twin, model_of, place_conversation, text_seal, with_counts
 from .store import Store
 from .transfer import Needs, Row, Transfer, deepest, files_of, why_unusable
 
@@ -33,12 +34,13 @@ class Wish:
 
 @dataclass
 class Reception:
-    """One archive being received. `check` is told the bytes read so far and may raise."""
+    """One archive being received. `check` is told the bytes read so far and may raise; `shield` holds signals back."""
 
     store: Store
     reader: Reader
     wish: Wish
     check: Callable[[int], None] = lambda _: None
+    shield: Callable[[], AbstractContextManager[object]] = nullcontext
     there: dict[str, int] = field(default_factory=dict)
     foreign_files: dict[str, str] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
@@ -50,19 +52,26 @@ class Reception:
         self.head = self._head()
         self.log = self._log()
         self.text_is_own = self.manifest.seal == text_seal(self.store, self._log_data)
-        self._check_target()
+        check_twin(self.store, self.name)
         staging = Staging(self.store.directory)
         if not self.wish.plan:
             staging.prepare()
-        with self.store.shared():
+        with self._held(), self.store.shared():
             try:
+                self._check_target()
                 self._receive(staging)
                 self.reader.end()
-                written = 0 if self.wish.plan else self._commit(staging)
+                with self.shield():
+                    written = 0 if self.wish.plan else self._commit(staging)
             finally:
                 staging.discard()
             self._see_what_is_there()
         return self._transfer(written)
+
+    def _held(self) -> AbstractContextManager[object]:
+        """The lock of a conversation that is there already; a new one's is taken when all of it has arrived."""
+        self._holds = not self.wish.plan and self.name in self.store.names()
+        return self.store.hold(self.name, self.wish.wait_s) if self._holds else nullcontext()
 
     def _name(self) -> str:
         if self.wish.as_name is not None:
@@ -181,15 +190,10 @@ class Reception:
         self.store.directory.prepare_state()
         staging.move_in()
         head = with_counts(self.head, self.log)
-        self.head, text = write_conversation(
-            self.store,
-            self.name,
-            head,
-            self.log,
-            self._mark,
-            replace_it=self.wish.replace,
-            wait_s=self.wish.wait_s,
-        )
+        with nullcontext() if self._holds else self.store.hold(self.name, self.wish.wait_s):
+            self.head, text = place_conversation(
+                self.store, self.name, head, self.log, self._mark, replace_it=self.wish.replace
+            )
         return written + text
 
     def _see_what_is_there(self) -> None:
@@ -220,9 +224,15 @@ class Reception:
         )
 
 
-def receive(store: Store, reader: Reader, wish: Wish, check: Callable[[int], None] = lambda _: None) -> Transfer:
+def receive(
+    store: Store,
+    reader: Reader,
+    wish: Wish,
+    check: Callable[[int], None] = lambda _: None,
+    shield: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> Transfer:
     """Receive one archive; see `Reception.run`."""
-    return Reception(store, reader, wish, check).run()
+    return Reception(store, reader, wish, check, shield).run()
 
 
 def look(reader: Reader) -> tuple[Manifest, Head, Log]:

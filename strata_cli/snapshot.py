@@ -253,16 +253,28 @@ def write_conversation(
 
     What TARGET said before stays as an alternative branch. `foreign.lines` are ids of `source`.
     """
+    check_twin(store, target)
+    with store.hold(target, wait_s):
+        return place_conversation(store, target, head, source, foreign, replace_it=replace_it)
+
+
+def check_twin(store: Store, target: str) -> None:
+    """Raises UsageProblem where another conversation's name differs by case alone."""
     if twin := same_but_for_case(target, store.names()):
         raise UsageProblem(f"{target}: there is {twin} already, and names differ by more than case")
-    with store.hold(target, wait_s):
-        before, old = store.read_log(target), _head_or_none(store, target)
-        check_replaceable(target, before, source, exists=target in store.names(), replace_it=replace_it)
-        lines = graft(before, source, store.clock()) if before.lines else source.lines
-        written = store.append_log(target, lines) if lines else 0
-        log = Log((*before.lines, *lines), before.bad)
-        head = _placed(store, head, old, target, log, _foreign_now(foreign, source, before, lines))
-        return head, written + (store.write_head(head) if head != old else 0)
+
+
+def place_conversation(
+    store: Store, target: str, head: Head, source: Log, foreign: Foreign, *, replace_it: bool
+) -> tuple[Head, int]:
+    """What `write_conversation` does under the lock."""
+    before, old = store.read_log(target), _head_or_none(store, target)
+    check_replaceable(target, before, source, exists=target in store.names(), replace_it=replace_it)
+    lines = graft(before, source, store.clock()) if before.lines else source.lines
+    written = store.append_log(target, lines) if lines else 0
+    log = Log((*before.lines, *lines), before.bad)
+    head = _placed(store, head, old, target, log, _foreign_now(foreign, source, before, lines))
+    return head, written + (store.write_head(head) if head != old else 0)
 
 
 def check_replaceable(target: str, before: Log, source: Log, *, exists: bool, replace_it: bool) -> None:

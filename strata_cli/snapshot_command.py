@@ -156,7 +156,7 @@ def restore(source: str, wish: Wish, store: Store, out: Output, stop: Stop) -> i
             update(done, max(done, size_bytes))
             stop.check()
 
-        done = receive(store, Reader(read_into), wish, check_in)
+        done = receive(store, Reader(read_into), wish, check_in, stop.deferring)
     if not wish.plan:
         out.note(f"restored {done.tokens:,} tokens as {done.name}: {format_bytes(done.bytes_written)} written")
     if not done.usable:

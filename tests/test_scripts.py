@@ -1,4 +1,4 @@
-"""What a shell script can do with `strata`, `cp` and `kill` alone: snapshots of an agent's session, and the way back."""
+"""A shell script with `strata`, `cp` and `kill` alone: snapshots of an agent's session, and the way back."""
 
 import os
 import subprocess

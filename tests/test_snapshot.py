@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -285,10 +286,10 @@ def test_the_way_back_into_the_same_directory_is_own(a: Store) -> None:
 def test_onto_an_existing_name_only_with_replace(a: Store, b: Store) -> None:
     made_up.converse(a, "notes", seed=1)
     made_up.converse(b, "notes", seed=2)
-    before = tree(b.root)
+    before = tree(b.root / "conversations"), tree(b.root / "segments")
     with pytest.raises(UsageProblem, match="says something else"):
         send(a, b)
-    assert tree(b.root) == before
+    assert (tree(b.root / "conversations"), tree(b.root / "segments")) == before
     done = send(a, b, replace=True)
     assert made_up.said(b, "notes") == made_up.said(a, "notes")
     log = b.read_log("notes")
@@ -331,7 +332,7 @@ def test_C25_a_held_conversation_is_saved_and_not_replaced(a: Store, b: Store) -
         with pytest.raises(Locked):
             receive(b, reader_of(data), Wish(replace=True, wait_s=0))
         assert made_up.said(b, "notes")[0] == "question 0 of 2: user"
-        assert set(before) <= set(tree(b.root / "segments"))
+        assert tree(b.root / "segments") == before
 
 
 def test_only_the_current_branch_unless_all(a: Store, b: Store) -> None:
@@ -575,6 +576,38 @@ def test_kinds_are_listed_by_what_they_are(a: Store) -> None:
     rows = plan_save(a, "notes").rows
     assert [row.what for row in rows] == ["head", "text", "rows", "rows", "part", "part"]
     assert {Kind.ROWS.value, Kind.PART.value} == {"seg", "part"}
+
+
+def test_C29_a_restore_that_is_ended_leaves_nothing(strata: Strata) -> None:
+    made_up.converse(made_up.open_store(strata.home / "data"), "notes", payload_bytes=200_000)
+    data = archive_of(made_up.open_store(strata.home / "data"))
+    other = replace(strata, env={**strata.env, "STRATA_HOME": str(strata.home) + "2"})
+    process = other.start("restore", "-")
+    assert process.stdin is not None
+    process.stdin.write(data[: len(data) - 2000])
+    process.stdin.flush()
+    wait_for(lambda: any(Path(f"{strata.home}2").rglob("*.tmp")))
+    process.terminate()
+    process.communicate(timeout=20)
+    assert process.returncode == 143
+    assert not list(Path(f"{strata.home}2").rglob("*.tmp")) and not list(Path(f"{strata.home}2").rglob("*.seg"))
+
+
+def test_C29_a_save_into_a_pipe_that_nobody_reads_can_be_ended(strata: Strata) -> None:
+    made_up.converse(made_up.open_store(strata.home / "data"), "notes", payload_bytes=200_000)
+    process = strata.start("save", "notes", "-o", "-")
+    assert process.stdout is not None
+    assert process.stdout.read(1000)
+    process.terminate()
+    process.communicate(timeout=20)
+    assert process.returncode == 143
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float = 20) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_inspect_file(strata: Strata) -> None:
