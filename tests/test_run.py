@@ -19,7 +19,19 @@ from typing import Any
 import pytest
 from conftest import Strata
 from engine_tools import FAMILIES, GREEDY, Engines, native_restore, whole
-from turns import SMALL, Forked, Turns, fork_server, forked, held_after, log_of, said, segment_files, user_lines
+from turns import (
+    SMALL,
+    Forked,
+    Turns,
+    answer_of,
+    fork_server,
+    forked,
+    held_after,
+    log_of,
+    said,
+    segment_files,
+    user_lines,
+)
 
 from strata_cli.prompt import Entry, Prompter
 
@@ -324,7 +336,7 @@ def test_a_kill_in_the_loop_keeps_what_was_answered(llama: Turns) -> None:
     for text in TEXTS[:2]:
         process.stdin.write(json.dumps({"prompt": text}).encode() + b"\n")
         process.stdin.flush()
-        answers.append(json.loads(process.stdout.readline())["data"])
+        answers.append(answer_of(process.stdout)["data"])
     process.send_signal(signal.SIGKILL)
     process.communicate()
     after = llama.say("kept", TEXTS[2])
@@ -460,7 +472,7 @@ def test_C25_a_second_process_on_the_same_conversation(llama: Turns) -> None:
     try:
         process.stdin.write(json.dumps({"prompt": TEXTS[0]}).encode() + b"\n")
         process.stdin.flush()
-        first = json.loads(process.stdout.readline())["data"]
+        first = answer_of(process.stdout)["data"]
         message = failed(llama.strata, 11, "run", "-m", llama.model, "-C", "held", "hello")
         assert str(process.pid) in message
         message = failed(llama.strata, 11, "run", "-m", llama.model, "-c", "hello")
@@ -468,7 +480,7 @@ def test_C25_a_second_process_on_the_same_conversation(llama: Turns) -> None:
         assert "held" in llama.strata("inspect", code=0).stdout
         process.stdin.write(json.dumps({"prompt": TEXTS[1]}).encode() + b"\n")
         process.stdin.flush()
-        only_new(first, json.loads(process.stdout.readline())["data"], TEXTS[1])
+        only_new(first, answer_of(process.stdout)["data"], TEXTS[1])
     finally:
         process.kill()
         process.communicate()
@@ -542,5 +554,6 @@ def test_a_bad_line_does_not_end_the_loop(llama: Turns) -> None:
         '{"prompt": 5}\nnot json\n{"command": "/nope"}\n{"command": "/switch", "args": ["nobody"]}\n{"prompt": "Hi"}\n'
     )
     result = llama.run("--repl", "jsonl", stdin=lines, code=0)
-    assert [line["ok"] for line in result.lines] == [False] * 4 + [True]
-    assert [line["exit_code"] for line in result.lines] == [2, 2, 2, 10, 0]
+    answers = [line for line in result.lines if "event" not in line]
+    assert [line["ok"] for line in answers] == [False] * 4 + [True]
+    assert [line["exit_code"] for line in answers] == [2, 2, 2, 10, 0]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 from conftest import Result, Strata
@@ -103,6 +103,14 @@ def answers(lines: Sequence[dict[str, Any]], count: int) -> list[dict[str, Any]]
             data = {**data, "park": {**data["park"], **{k: v for k, v in next(parks).items() if k in data["park"]}}}
         found.append(data)
     return found
+
+
+def answer_of(stream: IO[bytes]) -> dict[str, Any]:
+    """The next answer on a loop's stdout; events of what was parked meanwhile are passed over."""
+    while True:
+        line = json.loads(stream.readline())
+        if "event" not in line:
+            return dict(line)
 
 
 def store_of(home: Path) -> Store:
