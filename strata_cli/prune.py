@@ -7,7 +7,7 @@ Order among conversations (A9): single-turn ones go before continued ones, older
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from .inventory import Inventory, Record, uncollected
@@ -111,6 +111,8 @@ class _Sheet:
 
     def __post_init__(self) -> None:
         self.users = users_of(self.inventory)
+        self.may_be_over = self.is_over
+        self.records = {(record.kind, record.name): record for record in self.inventory.records}
 
     def plan(self) -> PrunePlan:
         if self.policy.leftovers or self.is_over:
@@ -259,9 +261,15 @@ class _Sheet:
             if not self._may_go(record):
                 return
             self.gone.add((record.kind, record.name))
-            item = replace(item, bytes=price(item, record, self.users, self.inventory.segments))
         self.chosen.append(item)
-        self.freed_bytes += item.bytes
+        self._account(item)
+
+    def _account(self, item: Item) -> None:
+        """Count what an item frees, where the budget needs to know."""
+        if not self.may_be_over:
+            return
+        record = self.records.get((item.kind, item.name)) if item.place is None else None
+        self.freed_bytes += price(item, record, self.users, self.inventory.segments) if record else item.bytes
 
     def _bytes_of(self, record: Record) -> int:
         state = sum(self.inventory.segments.get(file, 0) for file in set(record.files))

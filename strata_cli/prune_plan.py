@@ -103,7 +103,7 @@ def let_go(files: Iterable[str], users: Counter[str]) -> list[str]:
 
 def files_let_go(item: Item, record: Record) -> list[str]:
     """The files that a conversation or prefix gives up by this item; others may still name them."""
-    if item.what != "state" or record.head is None:
+    if item.what != "state" or record.head is None or len(item.digests) == len(record.head.states):
         return list(dict.fromkeys(record.files))
     stay = set(files_of(stripped(record.head, item.digests)))
     return [file for file in dict.fromkeys(record.files) if file not in stay]
@@ -120,8 +120,11 @@ def price(item: Item, record: Record, users: Counter[str], segments: Mapping[str
 def _shorter_by(head: Head, digests: Sequence[str]) -> int:
     """By how many bytes the head's file gets shorter: canonical JSON is made of its parts."""
     states = states_as_json(head.states)
-    left = {digest: state for digest, state in states.items() if digest not in digests}
-    return len(canonical_json(states)) - len(canonical_json(left))
+    going = {digest: states[digest] for digest in digests}
+    if len(going) == len(states):
+        return len(canonical_json(going)) - len(b"{}")
+    # One pair of braces and, between what goes and what stays, a comma.
+    return len(canonical_json(going)) - len(b"{}") + len(b",")
 
 
 EXECUTION_ORDER = ("temporary", "quarantine", "segment", "branch", "conversation", "prefix", "state")
