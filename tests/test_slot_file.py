@@ -20,6 +20,7 @@ from chats import Talk
 from conftest import Strata
 from engine_tools import FAMILIES, Engines, text_tokens
 
+from strata_cli.asked import adopt
 from strata_cli.errors import Bad, NoRoom, Refused, StrataError
 from strata_cli.llama_engine.live import LlamaEngine
 from strata_cli.slot_file import SlotFile, token_list, trailer_bytes
@@ -114,7 +115,7 @@ def test_a_slot_file_is_continued_with_only_the_new_turn_read(family: str, engin
         slot = examine(file, talk.chat, talk.store, DAY)
         talk.store.append_log("slot", slot.log.lines)
         talk.open("slot")
-        parked = talk.chat.adopt(slot.tokens, file.prefixed_state(slot.state_bytes), own=True)
+        parked = adopt(talk.chat, slot.tokens, file.prefixed_state(slot.state_bytes), own=True)
     assert parked.segments >= 1
     with Talk(engine, tmp_path / "b").open("slot") as talk:
         after = talk.say("Which is older?")
