@@ -96,7 +96,19 @@ class Handover:
         """Everything of the chain that has no file yet, then the head; nothing is swept meanwhile."""
         with self._shelf.store.shared():
             waiting = self._waiting(handing.chain) if handing.writes else []
-            return sum(self._write(entry) for entry in waiting) + self._name(handing)
+            written = sum(self._write(entry) for entry in waiting)
+            self._give_up(handing)
+            return written + self._name(handing)
+
+    def _give_up(self, handing: Handing) -> None:
+        """Let go of parts that no kept boundary needs, once all that is kept is durable (B9)."""
+        dropped = {ref.file for ref in handing.drop}
+        kept = (*handing.chain.rows, *(ref for ref in handing.chain.parts if ref.file not in dropped))
+        if not all(map(self._is_durable, kept)):
+            return
+        self.given_up.update(dropped)
+        for file in dropped:
+            self._shelf.tier.drop(self._shelf.store.segment_path(file))
 
     def _waiting(self, chain: Chain) -> list[Entry]:
         """The chain's entries that have no file yet, parts before the rows that reach beyond them."""
@@ -141,7 +153,8 @@ class Handover:
             return
         with contextlib.suppress(StrataError), self._shelf.store.exclusive():
             for ref in handing.drop:
-                self._shelf.store.drop_part(ref.file)
+                if ref.file in self.given_up:
+                    self._shelf.store.drop_part(ref.file)
 
 
 def with_state(head: Head, identity: Identity, chain: Chain) -> Head:

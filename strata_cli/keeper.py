@@ -57,6 +57,7 @@ class Keeper:
 
     def stands_on(self, opened: Opened, plan: RestorePlan, restored: Restored) -> None:
         """The engine was brought to the plan's position: which files hold what it holds now."""
+        self._settle()
         before = self.chain.standing(self._is_there)
         rows = before.cut(plan.keep if plan.uses else plan.position).rows
         parts = before.cut(min(plan.live.agrees, plan.position)).parts
@@ -167,6 +168,8 @@ class Keeper:
             return
         assert opened.name is not None
         self._make_room()
+        self._settle()
+        known = {ref.file for ref in self.chain.parts}
         try:
             self.chain, parked = self._parker.capture(
                 self.chain, opened.name, reason, rows=rows, end=end, root=root, between=self._write_through
@@ -175,7 +178,7 @@ class Keeper:
             ticket.parked = replace(ticket.parked, skipped="no_room" if isinstance(error, NoRoom) else "failed")
             self._say(Notice("park", f"not saved: {error.message}", warning=True))
             return
-        self._handover.given_up.difference_update(ref.file for ref in self.chain.parts)
+        self._handover.given_up.difference_update({ref.file for ref in self.chain.parts} - known)
         ticket.parked = _sum(ticket.parked, parked)
 
     def _make_room(self) -> None:
@@ -197,11 +200,11 @@ class Keeper:
         if not opened.keeps:
             ticket.done.set()
             return
+        self._settle()
         branch = opened.branch
         pins = opened.head.pins if opened.head else ()
         kept = parts_to_keep(self.chain.parts, kept_positions(branch, root, prompt, pins), self._engine.memory)
-        dropped = tuple(ref for ref in self.chain.parts if ref not in kept)
-        self.chain = Chain(self.chain.rows, tuple(ref for ref in self.chain.parts if ref in kept))
+        dropped = self._forget(tuple(ref for ref in self.chain.parts if ref not in kept))
         turns, tokens = sum(1 for line in branch if role(line) == "user"), tokens or len(opened.log.tokens())
         lines = opened.log.next_id - 1 - len(opened.unwritten)
 
@@ -211,21 +214,24 @@ class Keeper:
             return replace(described, turns=turns, tokens=tokens, lines=lines, last_turn=moment, updated=moment)
 
         foreign = self.foreign_for is not None
-        handing = Handing(
-            opened, self.chain, self._engine.identity, ticket, turn_done, self._forget(dropped), foreign=foreign
-        )
+        handing = Handing(opened, self.chain, self._engine.identity, ticket, turn_done, dropped, foreign=foreign)
         self._submit(handing)
 
     def _forget(self, dropped: tuple[SegmentRef, ...]) -> tuple[SegmentRef, ...]:
-        """Parts that are given up: those only in memory never reach the disk, the others are to be unlinked."""
-        stored = []
-        self._handover.given_up.update(ref.file for ref in dropped)
-        for ref in dropped:
-            path = self._store.segment_path(ref.file)
-            if self.shelf.is_durable(path):
-                stored.append(ref)
-            self.shelf.tier.drop(path)
-        return tuple(stored)
+        """Give up parts: those only in memory at once. The others stay in the chain until what replaces them is
+        durable (B9): the writer unlinks them then, and `_settle` takes them out. Returns these."""
+        stored = tuple(ref for ref in dropped if self.shelf.is_durable(self._store.segment_path(ref.file)))
+        unwritten = [ref for ref in dropped if ref not in stored]
+        self._handover.given_up.update(ref.file for ref in unwritten)
+        for ref in unwritten:
+            self.shelf.tier.drop(self._store.segment_path(ref.file))
+        self._settle()
+        return stored
+
+    def _settle(self) -> None:
+        """Take the parts out of the chain that were given up meanwhile."""
+        given_up = self._handover.given_up
+        self.chain = Chain(self.chain.rows, tuple(ref for ref in self.chain.parts if ref.file not in given_up))
 
     def _submit(self, handing: Handing) -> None:
         if self._policy.write_early:
