@@ -45,7 +45,7 @@ MEASURE = textwrap.dedent(
     store = made_up.open_store(Path(sys.argv[2]))
     tokens = text_tokens(2048)
     engine.read(tokens)
-    engine.capture(0, 64).release()  # a first small capture: what the allocator keeps for itself is no part of the measure
+    engine.capture(0, 64).release()  # what the allocator keeps for itself is no part of the measure
     threading.Thread(target=watch, daemon=True).start()
     found = {{}}
 
