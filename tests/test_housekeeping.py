@@ -98,13 +98,16 @@ def test_B5_the_oldest_makes_room_in_the_order_of_A9(tmp_path: Path, monkeypatch
     capacity = disk_bytes(store) + (1 << 20)
     monkeypatch.setattr(type(store), "free_bytes", lambda _: capacity - disk_bytes(store))
     monkeypatch.setattr(type(store.directory), "free_bytes", lambda _: capacity - disk_bytes(store))
-    keeper, chat = Housekeeper(store, config, Output("run")), SimpleNamespace(name="auto-0000000000000000")
+    keeper, chat = (
+        Housekeeper(store, config, Output("run")),
+        SimpleNamespace(name=f"auto-{0:016x}", keeper=SimpleNamespace()),
+    )
     keeper.attach(chat)
-    assert chat.make_room(10_000) and with_state(store) == {"notes", *(f"auto-{n:016x}" for n in (0, 2, 3))}
-    assert chat.make_room(60_000) and with_state(store) == {"notes", *(f"auto-{n:016x}" for n in (0, 2))}
-    assert chat.make_room(100_000) and with_state(store) == {"notes", f"auto-{0:016x}"}
+    assert chat.keeper.make_room(10_000) and with_state(store) == {"notes", *(f"auto-{n:016x}" for n in (0, 2, 3))}
+    assert chat.keeper.make_room(60_000) and with_state(store) == {"notes", *(f"auto-{n:016x}" for n in (0, 2))}
+    assert chat.keeper.make_room(100_000) and with_state(store) == {"notes", f"auto-{0:016x}"}
     # What is left has a name, is in use, or belongs to others.
-    assert not chat.make_room(200_000) and with_state(store) == {"notes", f"auto-{0:016x}"}
+    assert not chat.keeper.make_room(200_000) and with_state(store) == {"notes", f"auto-{0:016x}"}
     assert store.names("prefixes") == ["root-1"]
     with pytest.raises(BelowFloor) as raised:
         write_segments(store, [1] * 20, [20], payload_bytes=200_000)
