@@ -63,6 +63,8 @@ class Keeper:
         parts = before.cut(min(plan.live.agrees, plan.position)).parts
         named = self._named_parts(opened, plan.tokens[: plan.position])
         self.chain = Chain(rows, named).plus(restored.rows, (*parts, *restored.parts))
+        for ref in (*self.chain.rows, *self.chain.parts):
+            self.shelf.look_again(self._store.segment_path(ref.file))
         if restored.foreign:
             self.foreign_for = opened.name
         elif not (plan.keep if plan.uses else plan.position):
@@ -98,7 +100,8 @@ class Keeper:
         return tuple(
             ref
             for ref in state.parts
-            if hashes.get(ref.end, "-") in ref.file.partition("/")[2] and ref.file not in self._handover.given_up
+            if ref.file.partition("/")[2].startswith(f"{ref.end}-{hashes.get(ref.end)}.")
+            and ref.file not in self._handover.given_up
         )
 
     def name_state(self, opened: Opened) -> int:

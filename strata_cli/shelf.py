@@ -55,6 +55,12 @@ class Shelf:
         self.tier.touch(entry.path)
         return HeldSegment(entry)
 
+    def look_again(self, path: Path) -> None:
+        """What prune took from the disk, while no conversation named it, is only in memory again."""
+        entry = self.tier.get(path)
+        if entry is not None and entry.durable and not path.exists():
+            entry.durable = False
+
     def is_durable(self, path: Path) -> bool:
         """Whether a head may name this file: it is no longer only in memory."""
         entry = self.tier.get(path)
