@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from .head import Head, SegmentRef
 from .identity import Json
+from .log import Log
 from .store import Store
 
 KEY = "foreign"
@@ -59,6 +60,20 @@ def honest(pieces: Sequence[bytes], specials: Sequence[bool], text: str) -> bool
     `pieces` and `specials` are what this model's vocabulary says of each id.
     """
     return not any(specials) and b"".join(pieces).decode("utf-8", errors="replace") == text
+
+
+SETTINGS: Mapping[str, type] = {"system": str, "tools": list, "date": str, "template": str}
+
+
+def strange_setting(log: Log) -> str:
+    """The name of a setting that is not of its type, in a text that came from elsewhere; empty where all are."""
+    found = (
+        name
+        for line in log.lines
+        for name, kind in SETTINGS.items()
+        if name in line.settings and not isinstance(line.settings[name], kind)
+    )
+    return next(found, "")
 
 
 def _is_pair(value: Json) -> bool:

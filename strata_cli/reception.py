@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from .archive import Listed, Manifest, Reader
 from .arriving import SegmentStream, Staging, passed
 from .errors import Bad, NoRoom, NotFound, Refused, UsageProblem
-from .foreign import Foreign, with_foreign
+from .foreign import Foreign, strange_setting
 from .head import Head, parse_head
 from .identity import from_fields
 from .log import Log, parse_log
@@ -93,13 +93,15 @@ class Reception:
         self._digests = {file: d for d, state in head.states.items() for file in files_of([state])}
         if not {each.file for each in self.manifest.files}.issubset(self._digests):
             raise Bad("the archive has segments that its head does not name")
-        return replace(head, extra=with_foreign(head.extra, Foreign()))
+        return replace(head, extra={})  # keys that this version does not know are not taken from elsewhere
 
     def _log(self) -> Log:
         self._log_data = self.reader.log(self.manifest)
         log = parse_log(self._log_data)
         if log.bad:
             raise Bad(f"the archive's text: line {log.bad[0].number}: {log.bad[0].why}")
+        if strange := strange_setting(log):
+            raise Bad(f"the archive's text: the setting {strange} is of a wrong type")
         return log
 
     def _check_target(self) -> None:

@@ -13,6 +13,7 @@ from blake3 import blake3
 from .conversation import Chat
 from .engine import Engine
 from .errors import Bad, NoRoom
+from .foreign import strange_setting
 from .graft import branch_lines
 from .head import Head
 from .identity import canonical_json, differences
@@ -88,6 +89,8 @@ def _with_trailer(
     log = parse_log(text.encode())
     if log.bad:
         raise Bad(f"{file.path.name}: strata's trailer: line {log.bad[0].number}: {log.bad[0].why}")
+    if strange := strange_setting(log):
+        raise Bad(f"{file.path.name}: strata's trailer: the setting {strange} is of a wrong type")
     differs = tuple(str(each) for each in differences(identity, engine.identity.fields()))
     own = value.get("seal") == _seal(value, store)
     return Slot(check_name(name), tokens, log, state_bytes, True, own, differs)

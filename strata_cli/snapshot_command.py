@@ -65,6 +65,10 @@ def check(request: SaveRequest, out: Output) -> None:
         raise UsageProblem(f"--format {request.format}: strata or llama")
     if request.output is None and (request.since or request.everything or request.format != "strata"):
         raise UsageProblem("--since, --all and --format go with -o FILE")
+    if request.plan and (request.output is None or request.format != "strata"):
+        raise UsageProblem(
+            "--plan goes with a strata file: -o FILE", hint="strata restore FILE --plan for a llama file"
+        )
     if request.format == "llama" and (request.since or request.everything or request.output == STDIO):
         raise UsageProblem("a llama file is one whole file: no --since, --all or standard output")
     if request.output == STDIO and not request.plan:

@@ -176,6 +176,16 @@ def test_B16_token_ids_that_do_not_say_the_text_are_dropped(what: str, engines: 
         assert moved.say(TEXTS[1]).reply_tokens
 
 
+@pytest.mark.parametrize("settings", [{"tools": 5}, {"system": []}, {"date": None}])
+def test_B16_settings_of_wrong_types_are_refused(settings: dict[str, Any], a: Store, b: Store) -> None:
+    made_up.converse(a, "notes")
+    log = a.read_log("notes")
+    a.append_log("notes", [Line(log.next_id, log.tip, "setup", a.clock(), settings=settings)])
+    with pytest.raises(Bad, match="wrong type"):
+        send(a, b)
+    assert b.names() == []
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_B16_forged_state_never_reaches_the_engine(family: str, engines: Engines, tmp_path: Path) -> None:
     """Counts, sizes and positions inside a payload are forged, with a digest that fits."""
@@ -460,6 +470,7 @@ def test_save_refuses_what_it_cannot_mean(strata: Strata, tmp_path: Path) -> Non
     made_up.converse(made_up.open_store(strata.home / "data"), "notes")
     assert strata("save", "notes").exit_code == 2
     assert strata("save", "notes", "-o", "x", "--as", "y").exit_code == 2
+    assert strata("save", "notes", "-o", "x", "--format", "llama", "--plan").exit_code == 2
     assert strata("save", "notes", "--as", "a/b").exit_code == 2
     assert strata("save", "notes", "-o", "-", "--json").exit_code == 2
     assert strata("save", "nothing", "-o", "x").exit_code == 10
