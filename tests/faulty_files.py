@@ -79,17 +79,23 @@ class FailingFiles(CountingFiles):
 
 
 class FaultAnywhere(Files):
-    """Fails once, at the call number `due` from now on, whichever of the eight it is; a write writes half first."""
+    """Fails once, at the call number `due` from now on, whichever of the eight it is; a write writes half first.
+
+    `dead`: as for a process that was killed, nothing reaches the disk any more.
+    """
 
     def __init__(self) -> None:
         self.due: int | None = None
         self.code = errno.EIO
         self.fired = False
+        self.dead = False
 
     def arm(self, due: int | None, code: int) -> None:
         self.due, self.code, self.fired = due, code, False
 
     def _call(self) -> None:
+        if self.dead:
+            raise OSError(errno.EIO, "the process is dead")
         if self.due is None:
             return
         self.due -= 1

@@ -5,6 +5,7 @@ and names only whole, verified files; the text has every answered turn that was 
 under a final name. At the end every reply is the one of a run without faults. Row B9, cases C07, C25, N08, N10.
 """
 
+import contextlib
 import errno
 import itertools
 import shutil
@@ -117,6 +118,7 @@ class TwoWriters(RuleBasedStateMachine):
             else:
                 assert files.fired
         finally:
+            talk.chat.keeper.wait(10)  # a fault may hit the writer behind the chat, too
             TwoWriters.faults_that_hit += files.fired
             files.arm(None, 0)
 
@@ -124,9 +126,12 @@ class TwoWriters(RuleBasedStateMachine):
     def restart(self, writer: str, killed: bool) -> None:
         talk = self.talks[writer]
         name = talk.chat.name
-        if killed and talk.chat.opened is not None and talk.chat.opened.lock is not None:
-            talk.chat.opened.unwritten.clear()
-            talk.chat.opened.lock.release()
+        if killed:
+            files = talk.store.directory.files
+            assert isinstance(files, FaultAnywhere)
+            files.dead = True
+            with contextlib.suppress(StorageFailed):
+                talk.close()
         else:
             talk.close()
         self._start(writer)
