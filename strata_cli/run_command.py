@@ -272,6 +272,7 @@ def show_plan(chat: Chat, text: Said, out: Output) -> int:
     prompt, plan = chat.plan(text)
     steps: list[dict[str, Any]] = [
         {
+            "what": step.action,
             "action": step.action,
             "start": step.start,
             "end": step.end,
