@@ -51,6 +51,7 @@ def run(
     no_save: Annotated[bool, typer.Option("--no-save", help="Write nothing: no text, no state, no history.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Fail where stored state cannot be used.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Show what would be kept, applied and read.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Download what hf: names without asking.")] = False,
     repl: Annotated[str | None, typer.Option(metavar="text|jsonl", help="The loop, from standard input.")] = None,
     model: o.Model = None,
     ctx_size: o.CtxSize = None,
@@ -110,7 +111,7 @@ def run(
         replace=replace,
     )
     command = Run("run", as_json=as_json, quiet=quiet, verbose=verbose)
-    session = command.session(Wishes(model, engine, save=not (no_save or plan)))
+    session = command.session(Wishes(model, engine, save=not (no_save or plan), yes=yes))
     check(request)
     try:
         if wants_loop(request):
