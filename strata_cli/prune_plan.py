@@ -30,6 +30,10 @@ class Item:
     digests: tuple[str, ...] = ()
     place: Path | None = None
 
+    def freeing(self, size_bytes: int) -> "Item":
+        """The same item with what it frees."""
+        return Item(self.what, self.name, size_bytes, self.reason, self.kind, self.digests, self.place)
+
     @property
     def key(self) -> tuple[str, str, str]:
         return self.what, self.kind, self.name
@@ -120,11 +124,28 @@ def price(item: Item, record: Record, users: Counter[str], segments: Mapping[str
 def _shorter_by(head: Head, digests: Sequence[str]) -> int:
     """By how many bytes the head's file gets shorter: canonical JSON is made of its parts."""
     states = states_as_json(head.states)
-    going = {digest: states[digest] for digest in digests}
-    if len(going) == len(states):
-        return len(canonical_json(going)) - len(b"{}")
-    # One pair of braces and, between what goes and what stays, a comma.
-    return len(canonical_json(going)) - len(b"{}") + len(b",")
+    going = sum(_json_bytes(digest, states[digest]) for digest in digests)
+    # Between states, and between what goes and what stays, is one comma each.
+    return going + len(digests) - (0 < len(digests) == len(states))
+
+
+def _json_bytes(digest: str, state: Mapping[str, Any]) -> int:
+    """What `"digest":{...}` takes, without making it: plans of thousands of conversations ask."""
+    rows = [*state["segments"], *state["parts"]]
+    fixed = len('"":{"identity":,"parts":[],"segments":[],"tokens":}') + len(digest)
+    refs = sum(len(f'[{start},{end},"{file}",{size}]') for start, end, file, size in rows)
+    commas = max(0, len(state["segments"]) - 1) + max(0, len(state["parts"]) - 1)
+    return fixed + _identity_bytes(digest, state["identity"]) + refs + commas + len(str(state["tokens"]))
+
+
+_known_identities: dict[str, tuple[Mapping[str, Any], int]] = {}
+
+
+def _identity_bytes(digest: str, identity: Mapping[str, Any]) -> int:
+    known = _known_identities.get(digest)
+    if known is None or known[0] != identity:
+        known = _known_identities[digest] = (identity, len(canonical_json(identity)))
+    return known[1]
 
 
 EXECUTION_ORDER = ("temporary", "quarantine", "segment", "branch", "conversation", "prefix", "state")
@@ -140,7 +161,7 @@ def priced(items: Iterable[Item], inventory: Inventory) -> Iterator[Item]:
     for item in sorted(items, key=lambda each: EXECUTION_ORDER.index(each.what)):
         if item.what in ("conversation", "prefix", "state"):
             record = records[item.kind, item.name]
-            yield replace(item, bytes=price(item, record, users, inventory.segments))
+            yield item.freeing(price(item, record, users, inventory.segments))
         else:
             yield item
 

@@ -9,7 +9,7 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from .errors import Locked, StrataError
 from .inventory import Inventory, Record
@@ -60,7 +60,7 @@ class _Sweep:
                 swept.left = list(plan.items[number:])
                 break
             try:
-                swept.items.append(replace(item, bytes=self._remove(item)))
+                swept.items.append(item.freeing(self._remove(item)))
             except Locked:
                 swept.busy.append(item)
             except StrataError as error:
