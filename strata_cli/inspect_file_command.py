@@ -6,6 +6,7 @@ Owns how they are printed. Loads no model and needs no session directory.
 from pathlib import Path
 from typing import Any
 
+from .file_transfer import inspect_archive, is_archive
 from .head import Head
 from .identity import flat_fields
 from .log import Log, parse_log
@@ -13,7 +14,6 @@ from .output import Output
 from .prompt import content_text
 from .sizes import format_bytes
 from .slot_file import SlotFile
-from .snapshot_command import inspect_archive, is_archive
 from .transfer import deepest
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from .asked import absorb, adopt
 from .engine import EngineOptions
 from .errors import Bad, DiskFull, Refused, UsageProblem
+from .file_transfer import first_bytes, replacing
 from .files import storage_errors
 from .foreign import Foreign
 from .names import check_name
@@ -21,7 +22,7 @@ from .sizes import format_bytes
 from .slot_file import SlotFile, file_digest, is_slot_file
 from .slots import Slot, examine, trailer_for
 from .snapshot import check_replaceable, head_from_text, read_conversation, write_conversation
-from .snapshot_command import SaveRequest, finish, first_bytes, replacing, source_name
+from .snapshot_command import SaveRequest, finish, source_name
 from .tier import available_bytes
 from .transfer import Needs, Row, Transfer
 from .turn import Watch

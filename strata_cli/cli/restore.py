@@ -49,9 +49,9 @@ def restore(
 
     Example: ssh far strata save notes -o - | strata restore -
     """
+    from ..file_transfer import is_archive
     from ..reception import Wish
     from ..slot_command import restore_slot
-    from ..snapshot_command import is_archive
     from ..snapshot_command import restore as restore_archive
 
     command = Run("restore", as_json=as_json, quiet=quiet, verbose=verbose)
