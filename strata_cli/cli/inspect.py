@@ -1,6 +1,6 @@
 """`strata inspect`, as options."""
 
-from pathlib import Path
+import os
 from typing import Annotated
 
 import typer
@@ -45,4 +45,4 @@ def inspect(
 
 def is_file(wanted: str, store: Store) -> bool:
     """Whether WANTED is a file: standard input, or a path that exists and is no conversation's name."""
-    return wanted == "-" or (wanted not in store.names() and Path(wanted).exists())
+    return wanted == "-" or (wanted not in store.names() and os.path.exists(wanted))
