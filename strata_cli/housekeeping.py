@@ -45,15 +45,19 @@ class Housekeeper:
         chat.keeper.make_room = lambda needed_bytes: self.make_room(chat, needed_bytes)
 
     def after_turn(self, chat: Chat, result: TurnResult, *, had_state: bool) -> int:
-        """Everything that follows a turn. Never raises. Returns the bytes that it wrote for others to start from."""
-        if not chat.policy.save or chat.name is None:
+        """Everything that follows a turn. Never raises. Returns the bytes that it wrote for others to start from.
+
+        The chat may have gone on to another conversation meanwhile.
+        """
+        name = result.conversation
+        if not chat.policy.save or name is None:
             return 0
         made = 0
-        if chat.policy.automatic:
+        if chat.policy.automatic and chat.name == name:
             made = self._quietly(lambda: self._keep_root(chat, had_state)) or 0
         self._count(result, made)
         if chat.policy.automatic and result.parked.segments:
-            self._quietly(lambda: self._stay_within(chat, had_state))
+            self._quietly(lambda: self._stay_within(name, str(chat.name), had_state))
         return made
 
     def count_prefix(self, parked: Parked, written_bytes: int, reused: int, read: int) -> None:
@@ -116,9 +120,9 @@ class Housekeeper:
 
     # -- the budgets
 
-    def _stay_within(self, chat: Chat, had_state: bool) -> None:
+    def _stay_within(self, name: str, current: str, had_state: bool) -> None:
         """Prune after a park (A9), where a conversation is new here or the directory may have outgrown its size."""
-        name, limit = str(chat.name), self.config.settings.store.max_size_bytes
+        limit = self.config.settings.store.max_size_bytes
         new = not had_state and name not in self.with_state
         self.with_state.add(name)
         known_bytes = estimated_bytes(self.store)
@@ -130,7 +134,7 @@ class Housekeeper:
             max_age_s=auto.max_age_s,
             max_bytes=limits.max_size_bytes,
             leftovers=False,
-            protected=frozenset({name}),
+            protected=frozenset({name, current}),
         )
         over_bytes, total_bytes = self._prune(policy)
         measured(self.store, total_bytes)

@@ -172,6 +172,12 @@ def test_V1_a_loop_counts_each_turn_and_prefixes(turns: Turns) -> None:
     assert counted["parked"] == 2 and counted["prefixes"] == 1
 
 
+def test_V1_a_turn_counts_though_the_chat_went_on(turns: Turns) -> None:
+    turns.loop("One?", ["/new"], "Two?", ["/new"])
+    counted = turns.strata("inspect", "--json", code=0).data["counters"]
+    assert counted["parked"] == 2
+
+
 def test_V1_why_the_directory_cannot_be_opened(turns: Turns) -> None:
     turns.strata.home.mkdir()
     (turns.strata.home / "data").write_text("no folder")
