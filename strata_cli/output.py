@@ -245,6 +245,13 @@ class Output:
         if self.mode is Mode.HUMAN:
             self._tell(text)
 
+    def aside(self, text: str) -> None:
+        """Lines of foreign text on stderr, for somebody at a terminal only; made harmless."""
+        if self.mode is Mode.HUMAN and self._err.is_tty:
+            with self._lock:
+                self.end_answer()
+                self._err.write(safe_text(text) + "\n")
+
     def detail(self, text: str) -> None:
         """One line about why, with -v."""
         if self.verbose:

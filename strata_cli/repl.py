@@ -9,18 +9,30 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from .conversation import Chat
 from .errors import NotFound, StrataError, UsageProblem
 from .handover import Ticket
 from .head import Head
+from .loop_files import restore, save
+from .loop_words import (
+    SETTABLE,
+    SHOWN_TURNS,
+    as_text,
+    last_turns,
+    said_so_far,
+    settings_of,
+    with_setting,
+)
 from .names import check_name, nearest, resolve
 from .opened import Opened
 from .output import Mode, Output
 from .prefix_start import begin_at_prefix, pin
 from .report import conversation_rows, prefix_rows, scan
-from .run_command import RunRequest, open_conversation, watched_turn
+from .run_command import RunRequest, open_conversation, read_whole, watched_turn
 from .said import turn_data
 from .session import Session
 from .slash import COMMANDS, Command, Said, find, read_line
@@ -88,7 +100,7 @@ class Loop:
 
     def __init__(self, request: RunRequest, session: Session) -> None:
         self.request, self.session, self.out = request, session, session.out
-        self.chat: Chat | None = None
+        self.read_texts: list[str] = []
         self.last: dict[str, Any] = {}
         self.parks = Parks(self.out)
         session.on_parked = self.parks.tell
@@ -102,11 +114,23 @@ class Loop:
             "/tokens": self._tokens,
             "/prefix": self._prefix,
             "/pin": self._pin,
+            "/save": self._save,
+            "/restore": self._restore,
+            "/read": self._read,
+            "/system": self._system,
+            "/set": self._set,
+            "/history": self._history,
         }
 
+    @property
+    def chat(self) -> Chat | None:
+        """The chat as the session has it: another one once another model was loaded."""
+        return self.session.chat
+
     def open(self) -> Chat:
-        self.chat = open_conversation(self.request, self.session)
-        return self.chat
+        chat = open_conversation(self.request, self.session)
+        self._recall(chat)
+        return chat
 
     def step(self, item: Item) -> bool:
         """Answer one line. A failing line is told and the loop goes on."""
@@ -132,8 +156,10 @@ class Loop:
         if not text.strip():
             raise UsageProblem("the prompt is empty")
         chat = self.chat or self.open()
+        text = "\n\n".join([*self.read_texts, text])
         with self.session.stop.deferring():
             result = watched_turn(chat, text, self.request.reply, self.session, strict=self.request.strict)
+        self.read_texts.clear()
         self.last = turn_data(result, self.session.load_ms)
         if result.finish == "interrupted":
             self.out.note("interrupted" + ("; what was said is kept" if result.reply else ""))
@@ -163,16 +189,24 @@ class Loop:
             name = resolve(command.args[0], names)
         except NotFound as error:
             raise NotFound(error.message, hint=nearest(command.args[0], names)) from None
-        head = self.session.head_of(name)
-        if self.chat is not None and self.chat.name == name:
+        return self._switch_to(name)
+
+    def _switch_to(self, name: str) -> dict[str, Any]:
+        head, before = self.session.head_of(name), self.chat
+        if before is not None and before.name == name:
             return self._opened(head, name)
-        before = self.chat
         chat = self.session.chat_for(head)
         if before is not None and chat is not before:
             self.out.note(f"loaded {chat.engine.model.path.name}, the model of {name}")
-        self.chat = chat
         chat.open(name)
+        self._recall(chat)
         return self._opened(head, name)
+
+    def _recall(self, chat: Chat) -> None:
+        """The last two turns, for somebody who sits at a terminal."""
+        messages = last_turns(said_so_far(chat), SHOWN_TURNS)
+        if messages and self.request.repl is None:
+            self.out.aside(as_text(messages, brief=True))
 
     def _opened(self, head: Head | None, name: str) -> dict[str, Any]:
         turns, tokens = (head.turns, head.tokens) if head else (0, 0)
@@ -193,8 +227,52 @@ class Loop:
             return {"prefixes": [each.as_json() for each in seen.prefixes]}
         if len(command.args) > 1:
             raise UsageProblem("/prefix takes one name", hint="/prefix shows them")
-        self.chat, name = begin_at_prefix(self.session, command.args[0], None)
-        return {"prefix": name, "conversation": self.chat.name}
+        chat, name = begin_at_prefix(self.session, command.args[0], None)
+        return {"prefix": name, "conversation": chat.name}
+
+    def _save(self, command: Command) -> dict[str, Any]:
+        return save(self.session, self.chat, command.args)
+
+    def _restore(self, command: Command) -> dict[str, Any]:
+        return self._switch_to(restore(self.session, command.rest))
+
+    def _read(self, command: Command) -> dict[str, Any]:
+        if not command.rest:
+            raise UsageProblem("/read takes a file", hint="/read notes.txt")
+        text = read_whole(str(Path(command.rest).expanduser()), "/read").rstrip("\n")
+        if not text.strip():
+            raise UsageProblem(f"/read {command.rest}: there is nothing in it")
+        self.read_texts.append(text)
+        self.out.note(f"{command.rest}: {len(text):,} characters, before your next prompt")
+        return {"file": command.rest, "characters": len(text)}
+
+    def _system(self, command: Command) -> dict[str, Any]:
+        chat = self.chat or self.open()
+        if command.rest:
+            chat.set_system(command.rest, chat.tools)
+            self.out.note("the system prompt of the turns to come; what was said is read again under it")
+        else:
+            self.out.show(chat.system or "(no system prompt)")
+        return {"system": chat.system}
+
+    def _set(self, command: Command) -> dict[str, Any]:
+        key, _, value = command.rest.partition(" ")
+        if key and not value:
+            raise UsageProblem("/set takes a key and a value", hint=f"/set KEY VALUE; KEY is {', '.join(SETTABLE)}")
+        if key:
+            self.request = replace(self.request, reply=with_setting(self.request.reply, key, value.strip()))
+        found = settings_of(self.request.reply)
+        self.out.table(["key", "value"], [[k, str(v)] for k, v in found.items() if key in ("", k)])
+        return found
+
+    def _history(self, command: Command) -> dict[str, Any]:
+        turns = command.args[0] if command.args else "0"
+        if not turns.isdecimal() or len(command.args) > 1:
+            raise UsageProblem("/history takes a number of turns", hint="/history 3")
+        messages = said_so_far(self.chat)
+        messages = last_turns(messages, int(turns)) if int(turns) else messages
+        self.out.show(as_text(messages) or "(nothing was said yet)")
+        return {"messages": messages}
 
     def _pin(self, _: Command) -> dict[str, Any]:
         return pin(self.session, self.chat or self.open())
