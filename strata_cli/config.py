@@ -17,7 +17,7 @@ from .settings import KEYS, MODEL_KEYS, MODEL_NAME, SECTIONS, Key, ModelSettings
 
 FILE_LIMIT_BYTES = 1 << 20
 # What else may be set: these are no settings.
-OTHER_VARIABLES = frozenset({"STRATA_HOME", "STRATA_DEBUG"})
+OTHER_VARIABLES = frozenset({"STRATA_HOME", "STRATA_DEBUG", "STRATA_NO_HISTORY"})
 SECRET_ENDINGS = ("key", "token", "secret", "password")
 HIDDEN = "********"
 

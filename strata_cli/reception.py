@@ -16,9 +16,9 @@ from .head import Head, parse_head
 from .identity import from_fields
 from .log import Log, parse_log
 from .names import check_name
-from .snapshot import check_replaceable, check_twin, model_of, place_conversation, text_seal, with_counts
+from .snapshot import check_replaceable, check_twin, needs_of, place_conversation, text_seal, with_counts
 from .store import Store
-from .transfer import Needs, Row, Transfer, deepest, files_of, why_unusable
+from .transfer import Row, Transfer, deepest, files_of, why_unusable
 
 
 @dataclass(frozen=True)
@@ -209,7 +209,6 @@ class Reception:
         head, manifest = self.head, self.manifest
         why, state = why_unusable(head, self.there), deepest(head)
         text = Row("text", head.tokens, manifest.log_bytes, "archive", f"{head.turns} turns")
-        state_bytes = sum(ref.bytes for ref in (*state[1].segments, *state[1].parts)) if state else 0
         return Transfer(
             name=self.name,
             file=None,
@@ -222,7 +221,7 @@ class Reception:
             usable=why is None,
             why=why,
             rows=(text, *self.rows),
-            needs=Needs(self.needed_bytes, self.free_bytes, head.tokens, state_bytes, model_of(head)),
+            needs=needs_of(head, self.needed_bytes, self.free_bytes),
         )
 
 

@@ -23,6 +23,7 @@ from .head import Head
 from .messages import continued, named, read_messages, split, take_in
 from .names import check_name, nearest
 from .output import Mode, Output
+from .prefix_marks import keep_marked
 from .prefix_start import begin_at_prefix
 from .reply import ReplyOptions
 from .said import turn_data
@@ -108,6 +109,8 @@ def open_messages(request: RunRequest, session: Session) -> tuple[Said, Chat]:
         chat.start(name)
     tools = request.tools if request.tools is not None else chat.tools
     chat.set_system(request.system if request.system is not None else incoming.system, tools)
+    if not request.plan:
+        keep_marked(session, chat, incoming.all)
     take_in(chat, incoming, found.kept if found else 0)
     assert incoming.said is not None
     return incoming.said, chat
@@ -272,6 +275,7 @@ def show_plan(chat: Chat, text: Said, out: Output) -> int:
     prompt, plan = chat.plan(text)
     steps: list[dict[str, Any]] = [
         {
+            "what": step.action,
             "action": step.action,
             "start": step.start,
             "end": step.end,

@@ -11,17 +11,18 @@ from pathlib import Path
 
 from .asked import absorb, adopt
 from .engine import EngineOptions
-from .errors import DiskFull, Refused, UsageProblem
+from .errors import Bad, DiskFull, Refused, UsageProblem
 from .files import storage_errors
 from .foreign import Foreign
 from .names import check_name
 from .reception import Wish
 from .session import Session
 from .sizes import format_bytes
-from .slot_file import SlotFile, file_digest
+from .slot_file import SlotFile, file_digest, is_slot_file
 from .slots import Slot, examine, trailer_for
 from .snapshot import check_replaceable, head_from_text, read_conversation, write_conversation
-from .snapshot_command import SaveRequest, finish, replacing, source_name
+from .snapshot_command import SaveRequest, finish, first_bytes, replacing, source_name
+from .tier import available_bytes
 from .transfer import Needs, Row, Transfer
 from .turn import Watch
 
@@ -77,6 +78,8 @@ def _digest(path: Path, body_bytes: int) -> str:
 
 def restore_slot(source: str, wish: Wish, session: Session, day: date) -> int:
     """Take in a sequence file; returns the exit status. Raises as `slots.examine` does."""
+    if not is_slot_file(first_bytes(source)):
+        raise Bad(f"{source}: neither a strata file nor a sequence file of llama.cpp")
     if session.wishes.model is None:
         raise UsageProblem(
             f"{source}: a file of llama.cpp says nothing of the model that made it",
@@ -143,7 +146,12 @@ def _as_transfer(name: str, source: str, slot: Slot, file: SlotFile, session: Se
     )
     turns = sum((line.message or {}).get("role") == "user" for line in slot.log.branch())
     needs = Needs(
-        slot.state_bytes, session.store.free_bytes(), len(slot.tokens), slot.state_bytes, engine.model.path.name
+        disk_bytes=slot.state_bytes,
+        disk_free_bytes=session.store.free_bytes(),
+        context_tokens=len(slot.tokens),
+        memory_bytes=slot.state_bytes,
+        memory_free_bytes=available_bytes(),
+        model=engine.model.path.name,
     )
     return Transfer(
         name, source, len(slot.tokens), turns, 1, file.size, written, engine.identity.short, True, None, rows, needs

@@ -24,7 +24,14 @@ from .prompt import content_text
 from .segment import seal_of
 from .shelf import Shelf
 from .store import Store
-from .transfer import Needs, Row, Transfer, deepest, files_of, why_unusable
+from .tier import available_bytes
+from .transfer import Needs, Row, Transfer, deepest, files_of, model_bytes, model_of, state_bytes, why_unusable
+
+
+def needs_of(head: Head, disk_bytes: int, free_bytes: int) -> Needs:
+    """What a conversation needs where it is continued, and `disk_bytes` of the `free_bytes` there are."""
+    memory = state_bytes(head) + model_bytes(head)
+    return Needs(disk_bytes, free_bytes, head.tokens, memory, available_bytes(), model_of(head))
 
 
 @dataclass(frozen=True)
@@ -55,19 +62,8 @@ class SavePlan:
             usable=why is None,
             why=why,
             rows=self.rows,
-            needs=Needs(self.manifest.total_bytes, free_bytes, head.tokens, _state_bytes(head), model_of(head)),
+            needs=needs_of(head, self.manifest.total_bytes, free_bytes),
         )
-
-
-def model_of(head: Head) -> str:
-    """The model as people know it: its file's name, or its description."""
-    path = str(head.model.get("path", "")).rpartition("/")[2]
-    return path or str(head.model.get("description", ""))
-
-
-def _state_bytes(head: Head) -> int:
-    state = deepest(head)
-    return sum(ref.bytes for ref in (*state[1].segments, *state[1].parts)) if state else 0
 
 
 def read_conversation(store: Store, name: str) -> tuple[Head, Log]:
@@ -237,7 +233,7 @@ def copy_within(store: Store, name: str, target: str, *, replace_it: bool, wait_
         tokens=head.tokens,
         turns=head.turns,
         segments=len(files_of(head.states.values())),
-        bytes=_state_bytes(head),
+        bytes=state_bytes(head),
         bytes_written=written,
         identity=state[0][:16] if state else None,
         usable=why is None,

@@ -219,7 +219,7 @@ def show_plan(done: Transfer, out: Output) -> None:
     rows.append(["total", "", f"{done.tokens:,}", f"{total:,}", "", "usable" if done.usable else str(done.why)])
     out.table(["what", "tokens from-to", "tokens", "bytes", "from", "why"], rows, right={2, 3})
     if (needs := done.needs) is not None:
-        room = f"memory {format_bytes(needs.state_bytes)}, context {needs.context_tokens:,} tokens, {needs.model}"
+        room = f"memory {format_bytes(needs.memory_bytes)}, context {needs.context_tokens:,} tokens, {needs.model}"
         fits = "fits" if needs.why_not is None else needs.why_not
         out.show(f"needs: disk {format_bytes(needs.disk_bytes)}, {room}; {fits}")
 

@@ -40,25 +40,30 @@ class Row:
 
 @dataclass(frozen=True)
 class Needs:
-    """What it takes, and what there is. Bytes and tokens; None where it is not known."""
+    """What it takes, and what there is, in bytes and tokens. Memory is for the state and the model's file."""
 
     disk_bytes: int
     disk_free_bytes: int
     context_tokens: int
-    state_bytes: int
+    memory_bytes: int
+    memory_free_bytes: int
     model: str = ""
 
     @property
     def why_not(self) -> str | None:
+        """Why it does not fit; None where it does."""
         if self.disk_bytes > self.disk_free_bytes:
             return f"it needs {self.disk_bytes:,} bytes on disk and there are {self.disk_free_bytes:,}"
+        if self.memory_bytes > self.memory_free_bytes:
+            return f"it needs {self.memory_bytes:,} bytes of memory and there are {self.memory_free_bytes:,}"
         return None
 
     def as_json(self) -> dict[str, Any]:
         return {
             "disk_bytes": self.disk_bytes,
             "disk_free_bytes": self.disk_free_bytes,
-            "memory_bytes": self.state_bytes,
+            "memory_bytes": self.memory_bytes,
+            "memory_free_bytes": self.memory_free_bytes,
             "context_tokens": self.context_tokens,
             "model": self.model,
             "fits": self.why_not is None,
@@ -92,6 +97,26 @@ class Transfer:
 def files_of(states: Iterable[StateRef]) -> list[str]:
     """Every file of these states once, in the order of their tokens."""
     return list(dict.fromkeys(ref.file for state in states for ref in (*state.segments, *state.parts)))
+
+
+def state_bytes(head: Head) -> int:
+    """What is stored under the identity under which most is."""
+    state = deepest(head)
+    return sum(ref.bytes for ref in (*state[1].segments, *state[1].parts)) if state else 0
+
+
+def model_of(head: Head) -> str:
+    """The model as people know it: its file's name, or its description."""
+    path = str(head.model.get("path", "")).rpartition("/")[2]
+    return path or str(head.model.get("description", ""))
+
+
+def model_bytes(head: Head) -> int:
+    """The size of the model's file; 0 where it is not here."""
+    try:
+        return os.stat(str(head.model.get("path") or os.devnull)).st_size
+    except (OSError, ValueError):
+        return 0
 
 
 def deepest(head: Head) -> tuple[str, StateRef] | None:

@@ -289,3 +289,21 @@ def test_W7_five_conversations_share_their_opening(turns: Turns, tiny: Any) -> N
     once = root["tokens"] + sum(each - root["tokens"] for each in tokens)
     assert 390 <= root["tokens"] <= 410 and all(40 <= each - root["tokens"] <= 60 for each in tokens)
     assert disk_bytes(store) <= 1.02 * once * 131072
+
+
+@pytest.mark.parametrize("family", ["llama", "lfm2"])
+def test_P3_a_mark_on_a_message_ends_the_shared_part(turns: Turns, tiny: Any, tmp_path: Path, family: str) -> None:
+    turns = replace(turns, model=tiny(family), env={**ENV, "STRATA_AUTO_SESSIONS_MIN_TOKENS": "5000"})
+    path = tmp_path / "messages.json"
+
+    def ask(question: str) -> dict[str, Any]:
+        shared = {"role": "user", "content": "Here is a long document." * 3, "strata_prefix": True}
+        told = {"role": "assistant", "content": "Read."}
+        path.write_text(json.dumps([{"role": "system", "content": SYSTEM}, shared, told]))
+        return turns.run("--messages", path, question, code=0).data
+
+    first = ask("What does it say?")
+    (listed,) = prefixes(turns)
+    assert listed["name"].startswith("mark-") and not listed["pinned"] and listed["tokens"] > len(SYSTEM) + 70
+    assert first["tokens"]["reused"] == ask("And what not?")["tokens"]["reused"] == listed["tokens"]
+    assert len(prefixes(turns)) == 1

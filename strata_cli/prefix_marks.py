@@ -1,0 +1,55 @@
+"""A mark on a message of `--messages` (`"strata_prefix": true`): the part that conversations share ends after it (P3).
+
+Owns reading up to that place and keeping it, once, before the turn is read. What a prefix is on disk is `prefix`.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .conversation import Chat
+from .engine import Cancelled
+from .errors import StrataError
+from .log import Line
+from .opened import GIVEN
+from .prefix import KIND, Opening, Stored, name_of, read_opening, write_prefix
+from .prompt import Entry
+from .session import Session
+
+MARK = "strata_prefix"
+
+
+def keep_marked(session: Session, chat: Chat, messages: Sequence[Mapping[str, Any]]) -> None:
+    """Keep the place after the last marked message as an unpinned prefix. Never raises.
+
+    Only where the engine holds nothing yet: what it holds otherwise belongs to a conversation.
+    """
+    marked = max((number for number, each in enumerate(messages, 1) if each.get(MARK)), default=0)
+    if not marked or not chat.policy.save or chat.engine.tokens:
+        return
+    try:
+        _keep(session, chat, messages[:marked])
+    except Cancelled:
+        pass
+    except StrataError as error:
+        session.out.warning(f"the marked message is not kept as a prefix: {error.message}")
+    chat.engine.clear()
+
+
+def _keep(session: Session, chat: Chat, messages: Sequence[Mapping[str, Any]]) -> None:
+    store, engine, identity = session.store, chat.engine, chat.engine.identity
+    opening = [Entry({"role": "system", "content": chat.system})] if chat.system else []
+    opening += [Entry(message) for message in messages]
+    tokens = chat.prompter.opening_tokens(opening, tools=chat.tools, day=chat.day)
+    name = name_of("mark", identity.digest, tokens)
+    if not tokens or len(tokens) >= engine.context_tokens or name in store.names(KIND):
+        return
+    settings: dict[str, Any] = {"date": chat.day.isoformat(), "template": engine.template.origin}
+    settings |= {"system": chat.system} if chat.system else {}
+    settings |= {"tools": list(chat.tools)} if chat.tools else {}
+    lines = tuple(Line(0, None, "message", store.clock(), message=dict(m), marks=(GIVEN,)) for m in messages)
+    store.prepare()
+    with session.stop.deferring(), store.shared():
+        state, parked, known = read_opening(engine, store, tokens, cancelled=session.stop.cancelled)
+        stored = Stored(identity.digest.hex(), state, chat.remembered_model, chat.remembered_options)
+        written = write_prefix(store, name, Opening(settings, lines), stored, pinned=False)
+    session.housekeeper.count_prefix(parked, written, known, len(tokens) - known)
