@@ -28,6 +28,7 @@ def fork(chat: Chat, name: str | None, turn: int | None = None, *, source: Opene
     """
     origin = with_turns(source or chat.opened, "fork")
     lines = lines_to(origin.answered, turn)
+    chat.keeper.wait()  # so that the copy names all that is being written of the other
     forked = _new(chat, origin, name)
     try:
         copy_lines(forked, lines, origin.setup)

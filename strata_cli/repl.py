@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from .back_commands import edit, fork_here, retry, undo_turns
 from .conversation import Chat
 from .errors import NotFound, StrataError, UsageProblem
 from .handover import Ticket
@@ -102,6 +103,10 @@ class Loop:
             "/tokens": self._tokens,
             "/prefix": self._prefix,
             "/pin": self._pin,
+            "/retry": lambda _: retry(self.chat or self.open(), self._say),
+            "/undo": lambda command: undo_turns(self.chat or self.open(), command, self.out),
+            "/edit": lambda command: edit(self.chat or self.open(), command, self._say),
+            "/fork": lambda command: fork_here(self.chat or self.open(), command, self.out),
         }
 
     def open(self) -> Chat:
