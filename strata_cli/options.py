@@ -17,7 +17,9 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print ids or the ans
 Verbose = Annotated[
     int, typer.Option("--verbose", "-v", count=True, help="Say why each step was taken; -vv: the engine's log.")
 ]
-Model = Annotated[str | None, typer.Option("--model", "-m", metavar="PATH|ALIAS", help="The GGUF file.")]
+Model = Annotated[
+    str | None, typer.Option("--model", "-m", metavar="PATH|ALIAS|hf:...", help="A GGUF file, or hf:OWNER/REPO[:FILE].")
+]
 CtxSize = Annotated[int | None, typer.Option(min=0, metavar="N", help="Context in tokens; 0: the model's own.")]
 GpuLayers = Annotated[int | None, typer.Option(min=-1, metavar="N", help="Layers on the GPU; default all.")]
 SplitMode = Annotated[str | None, typer.Option(metavar="MODE", help="none, layer, row or tensor: several GPUs.")]

@@ -12,17 +12,19 @@ from pathlib import Path
 from .config import Config
 from .conversation import Chat
 from .engine import Engine, EngineOptions
-from .errors import Locked, NotFound, StrataError
+from .errors import Locked, ModelUnavailable, NotFound, StrataError
 from .files import Files
 from .fingerprint import file_digest
 from .handover import Ticket
 from .head import Head
 from .housekeeping import Housekeeper
-from .models import ModelChoice, choose_model, engine_options, options_to_json
+from .hub import cached, fetch, look
+from .models import NO_MODEL_HINT, ModelChoice, choose_model, engine_options, options_to_json
 from .names import nearest
 from .opened import Opened
 from .output import Output
 from .signals import Stop
+from .sizes import format_bytes
 from .store import Store
 from .turn import MIB, Notice, Policy, TurnResult
 
@@ -34,6 +36,7 @@ class Wishes:
     model: str | None = None
     engine: EngineOptions = field(default_factory=EngineOptions)
     save: bool = True
+    yes: bool = False  # download what `hf:` names without asking
 
 
 class Session:
@@ -119,15 +122,61 @@ class Session:
     def chat_for(self, head: Head | None) -> Chat:
         """The chat with the model that this conversation needs; another one is loaded where it differs."""
         settings = self.config.settings
-        choice = choose_model(self.wishes.model, head, settings)
+        choice = self._here(choose_model(self.wishes.model, head, settings))
         configured = frozenset(key for key in ("threads", "gpu_layers", "ctx_size") if self.config.is_set(key))
         options = engine_options(self.wishes.engine, head, choice, settings, configured=configured)
         if self._chat is not None and self._fits((choice, options)):
             return self._chat
+        before, left = self._loaded, self._chat
+        name = left.name if left is not None else None
+        self._check_files(choice.path, options)
         self.close_chat()
-        self._chat = self._open_chat(choice, options)
+        try:
+            self._chat = self._open_chat(choice, options)
+        except StrataError:
+            if before is not None and left is not None:
+                self._go_back(before, left, name)
+            raise
         self._loaded = (choice, options)
         return self._chat
+
+    @property
+    def chat(self) -> Chat | None:
+        """The chat that is loaded now."""
+        return self._chat
+
+    def _go_back(self, before: tuple[ModelChoice, EngineOptions], left: Chat, name: str | None) -> None:
+        """Another model did not load: the one that had to make room is loaded again, with its conversation."""
+        try:
+            self._chat = self._open_chat(*before)
+            if name is not None and name in self.store.names():
+                self._chat.open(name)
+            self._chat.set_system(left.system, left.tools)
+        except StrataError as error:
+            self.out.warning(f"the model that was loaded before did not come back: {error.message}")
+
+    @staticmethod
+    def _check_files(path: Path, options: EngineOptions) -> None:
+        """Raises ModelUnavailable for what is no model file, before anything is let go."""
+        from .llama_engine import check_gguf
+
+        check_gguf(path)
+        for adapter, _ in options.loras or ():
+            check_gguf(Path(adapter))
+
+    def _here(self, choice: ModelChoice) -> ModelChoice:
+        """The choice with its file on this machine: what the hub's cache lacks is downloaded, if the user agrees."""
+        if choice.hub is None:
+            return choice
+        path = cached(choice.hub)
+        if path is None:
+            remote = look(choice.hub)
+            size = format_bytes(remote.size_bytes)
+            if not self.out.confirm(f"Download {remote.file} ({size}) of {remote.repo}?", yes=self.wishes.yes):
+                raise ModelUnavailable(f"{choice.hub} is not on this machine", hint=NO_MODEL_HINT)
+            with self.out.progress(f"downloading {remote.file}", remote.size_bytes, "bytes") as update:
+                path = fetch(remote, update)
+        return replace(choice, path=path)
 
     def _fits(self, wanted: tuple[ModelChoice, EngineOptions]) -> bool:
         """Whether the loaded engine serves: the same model and options, and a context that is large enough."""
@@ -172,11 +221,8 @@ class Session:
         return chat
 
     def _load(self, path: Path, options: EngineOptions) -> tuple[Engine, str]:
-        from .llama_engine import check_gguf, load
+        from .llama_engine import load
 
-        check_gguf(path)
-        for adapter, _ in options.loras or ():
-            check_gguf(Path(adapter))
         with self.stop.deferring():
             digest = self._digest(path)
             adapters = [self._digest(Path(adapter)) for adapter, _ in options.loras or ()]

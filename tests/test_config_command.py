@@ -54,7 +54,7 @@ def test_set_writes_a_private_file_and_none_takes_it_out(cli: Strata) -> None:
     result = cli("config", "set", "model", "a.gguf", code=0)
     path = cli.home / "config.toml"
     assert str(path) in result.stderr and result.stdout == ""
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600 and path.read_text() == 'model = "a.gguf"\n'
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600 and path.read_text() == f'model = "{cli.folder / "a.gguf"}"\n'
     cli("config", "set", "model", "none", code=0)
     assert cli("config", "get", "model", code=0).stdout == "none\n"
 
@@ -82,3 +82,13 @@ def test_a_secret_is_masked_everywhere(cli: Strata) -> None:
         result = cli("config", *arguments, code=0)
         assert "sk-very-secret" not in result.stdout + result.stderr
     assert "serve.api_key" in cli("config", "list", code=0).stderr
+
+
+def test_a_model_that_was_typed_relative_means_the_same_from_everywhere(cli: Strata) -> None:
+    (cli.folder / "a.gguf").write_bytes(b"GGUF")
+    assert "no file" not in cli("config", "set", "model", "a.gguf", code=0).stderr
+    assert cli("config", "get", "model", code=0).stdout == f"{cli.folder / 'a.gguf'}\n"
+    assert "there is no file" in cli("config", "set", "models.b.path", "b.gguf", code=0).stderr
+    for text in ("hf:o/r:f.gguf", "b"):
+        cli("config", "set", "model", text, code=0)
+        assert cli("config", "get", "model", code=0).stdout == f"{text}\n"

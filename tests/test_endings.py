@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import Strata
 from faulty_files import tree
-from turns import Turns, store_of
+from turns import Forked, Turns, fork_server, forked, store_of
 
 from strata_cli.log import Line
 from strata_cli.verify import verify
@@ -26,15 +25,17 @@ TALKATIVE = "Count to 55."  # the tiny llama of seed 1 answers this with more th
 LONG = ("--greedy", "-n", "6000", "--threads", "1", "--ctx-size", "8192")
 SHORT = ("--greedy", "-n", "6", "--threads", "1")
 
-
-@pytest.fixture
-def turns(strata: Strata, tiny: Callable[..., Path]) -> Turns:
-    return Turns(strata, tiny("llama"), flags=SHORT)
+__all__ = ["fork_server", "forked"]  # fixtures
 
 
 @pytest.fixture
-def talkative(strata: Strata, tiny: Callable[..., Path]) -> Turns:
-    return Turns(strata, tiny("llama", 1), flags=SHORT)
+def turns(forked: Forked, tiny: Callable[..., Path]) -> Turns:
+    return Turns(forked, tiny("llama"), flags=SHORT)
+
+
+@pytest.fixture
+def talkative(forked: Forked, tiny: Callable[..., Path]) -> Turns:
+    return Turns(forked, tiny("llama", 1), flags=SHORT)
 
 
 def start(turns: Turns, flags: tuple[str, ...] = SHORT) -> "subprocess.Popen[bytes]":
@@ -49,14 +50,20 @@ def send(process: "subprocess.Popen[bytes]", *texts: str) -> None:
 
 
 def answers(process: "subprocess.Popen[bytes]", count: int) -> list[dict[str, Any]]:
+    """The next envelopes; events, such as `parked`, are passed over."""
     assert process.stdout is not None
-    return [json.loads(process.stdout.readline()) for _ in range(count)]
+    found: list[dict[str, Any]] = []
+    while len(found) < count:
+        line = json.loads(process.stdout.readline())
+        found += [line] if "ok" in line else []
+    return found
 
 
 def ended(process: "subprocess.Popen[bytes]") -> tuple[int, list[dict[str, Any]], bytes]:
     """Status, the lines that were still to come, and stderr; the process must end within a bounded time."""
     out, err = process.communicate(timeout=20)
-    return process.returncode, [json.loads(line) for line in out.splitlines()], err
+    lines = [json.loads(line) for line in out.splitlines()]
+    return process.returncode, [line for line in lines if "ok" in line], err
 
 
 def until_it_generates(turns: Turns) -> None:
@@ -119,7 +126,7 @@ def test_C29_a_second_signal_within_a_second(talkative: Turns) -> None:
     assert status == 143 and b"Traceback" not in err
     assert_whole(talkative.strata.home)
     assert [(line.message or {})["role"] for line in lines(talkative.strata.home)][:1] in (["user"], [])
-    assert talkative.say(NAME, "Two.", "--ctx-size", "8192")["reply_tokens"]
+    assert talkative.say(NAME, "Two.", "--ctx-size", "8192")["finish_reason"] in ("length", "stop")
 
 
 def test_C29_at_any_moment_of_many_turns(turns: Turns) -> None:
@@ -216,7 +223,7 @@ def test_C27_a_killed_process_leaves_no_lock_behind(turns: Turns) -> None:
     process.communicate()
     assert (turns.strata.home / "data" / "conversations" / f"{NAME}.lock").exists()
     begun = time.monotonic()
-    assert turns.say(NAME, "Two.")["restore"]["from"] == "disk"
+    assert turns.say(NAME, "Two.")["reply_tokens"] and len(lines(turns.strata.home)) == 4
     assert time.monotonic() - begun < 20
     assert not (turns.strata.home / "data" / "conversations" / f"{NAME}.lock").exists()
 

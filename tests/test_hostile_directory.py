@@ -19,10 +19,9 @@ from pathlib import Path
 
 import pytest
 from chats import Talk
-from conftest import Strata
 from engine_tools import Engines
 from faulty_files import tree
-from turns import Turns, store_of
+from turns import Forked, Turns, fork_server, forked, store_of
 
 from strata_cli.engine import Engine
 from strata_cli.errors import StorageFailed, StrataError, UsageProblem
@@ -30,6 +29,8 @@ from strata_cli.names import check_name
 from strata_cli.verify import verify
 
 NAME = "talk"
+
+__all__ = ["fork_server", "forked"]  # fixtures
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +46,8 @@ def engine(engines: Engines) -> Engine:
 
 
 @pytest.fixture
-def turns(strata: Strata, tiny: Callable[..., Path]) -> Turns:
-    return Turns(strata, tiny("llama"), flags=("--greedy", "-n", "6", "--threads", "1"))
+def turns(forked: Forked, tiny: Callable[..., Path]) -> Turns:
+    return Turns(forked, tiny("llama"), flags=("--greedy", "-n", "6", "--threads", "1"))
 
 
 def talked(engine: Engine, root: Path, count: int = 2) -> None:
@@ -271,9 +272,9 @@ def test_C67_no_save_writes_nothing(turns: Turns) -> None:
     assert b"A secret." not in everything
 
 
-def test_C68_conversations_are_data_and_survive_cleaners(turns: Turns, strata: Strata) -> None:
-    user = Path(strata.env["HOME"])
-    plain = Turns(strata, turns.model, turns.flags, {**turns.env, "STRATA_HOME": ""})
+def test_C68_conversations_are_data_and_survive_cleaners(turns: Turns, forked: Forked) -> None:
+    user = Path(forked.env["HOME"])
+    plain = Turns(forked, turns.model, turns.flags, {**turns.env, "STRATA_HOME": ""})
     plain.say(NAME, "One.")
     (data,) = [path for path in user.rglob("conversations") if path.is_dir()]
     assert ".cache" not in data.parts and "Caches" not in data.parts

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from chats import Talk
-from conftest import Result, Strata
+from conftest import Result
 from engine_tools import Engines
+from turns import Forked, fork_server, forked  # noqa: F401
 
 from strata_cli.errors import Refused, UsageProblem
 from strata_cli.log import Line, Log
@@ -115,6 +116,12 @@ def test_A2_the_stored_messages_are_their_beginning(sent: list[dict[str, Any]], 
 # -- on the engine
 
 
+@pytest.fixture
+def cli(forked: Forked) -> Forked:  # noqa: F811
+    """The command line, forked from a process that has imported it."""
+    return forked
+
+
 @pytest.fixture(scope="module")
 def engines(tiny: Callable[..., Path]) -> Iterator[Engines]:
     made = Engines(tiny)
@@ -207,38 +214,38 @@ def test_messages_that_nobody_answered_here_are_history(engines: Engines, tmp_pa
 
 
 @pytest.fixture
-def told(strata: Strata, tiny: Callable[..., Path]) -> Callable[..., Result]:
+def told(cli: Forked, tiny: Callable[..., Path]) -> Callable[..., Result]:
     def tell(messages: list[dict[str, Any]], *flags: str, code: int = 0) -> Result:
-        (strata.folder / "m.json").write_text(json.dumps(messages))
+        (cli.folder / "m.json").write_text(json.dumps(messages))
         model = ["-m", str(tiny("llama")), "--greedy", "-n", "8", "--json", "--threads", "1"]
         env = {"STRATA_AUTO_SESSIONS_MIN_TOKENS": "0"}
-        return strata("run", "--messages", "m.json", *flags, *model, env=env, code=code)
+        return cli("run", "--messages", "m.json", *flags, *model, env=env, code=code)
 
     return tell
 
 
-def test_run_messages(told: Callable[..., Result], strata: Strata) -> None:
+def test_run_messages(told: Callable[..., Result], cli: Forked) -> None:
     first = told([user("one")]).envelope["data"]
     history = [user("one"), assistant(first["reply"]), user("two")]
     second = told(history).envelope["data"]
     assert second["conversation"] == first["conversation"] == f"auto-{key_of('one')}"
     assert second["tokens"]["reused"] >= first["tokens"]["prompt"]
     assert "do not continue" in told([user("x"), assistant("y"), user("z")], "-C", first["conversation"], code=2).stdout
-    before = (strata.home / "data" / "conversations" / f"{first['conversation']}.jsonl").read_bytes()
+    before = (cli.home / "data" / "conversations" / f"{first['conversation']}.jsonl").read_bytes()
     plan = told([*history, assistant(second["reply"]), user("three")], "--plan").envelope["data"]
     assert plan["tokens"]["reused"] >= second["tokens"]["prompt"]
-    assert (strata.home / "data" / "conversations" / f"{first['conversation']}.jsonl").read_bytes() == before
+    assert (cli.home / "data" / "conversations" / f"{first['conversation']}.jsonl").read_bytes() == before
     replaced = told([user("x"), assistant("y"), user("z")], "-C", first["conversation"], "--replace").envelope["data"]
     assert replaced["conversation"] == first["conversation"]
 
 
-def test_save_messages(told: Callable[..., Result], strata: Strata, tiny: Callable[..., Path]) -> None:
+def test_save_messages(told: Callable[..., Result], cli: Forked, tiny: Callable[..., Path]) -> None:
     given = [{"role": "system", "content": "You are an agent."}, user("one"), assistant("two")]
-    (strata.folder / "m.json").write_text(json.dumps(given))
-    saved = strata("save", "job", "--messages", "m.json", "-m", tiny("llama"), "--json", code=0).envelope["data"]
+    (cli.folder / "m.json").write_text(json.dumps(given))
+    saved = cli("save", "job", "--messages", "m.json", "-m", tiny("llama"), "--json", code=0).envelope["data"]
     assert (saved["name"], saved["turns"]) == ("job", 1) and saved["usable"] and saved["tokens"] > 30
     assert saved["bytes_written"] > 1000 and saved["segments"] >= 1
     data = told([*given, user("three")]).envelope["data"]
     assert data["conversation"] == "job"
     assert data["tokens"]["reused"] >= saved["tokens"] - 1
-    assert strata("save", "job", "--messages", "m.json", "-m", tiny("llama")).exit_code == 2
+    assert cli("save", "job", "--messages", "m.json", "-m", tiny("llama")).exit_code == 2

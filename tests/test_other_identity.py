@@ -15,9 +15,8 @@ from typing import Any
 import pytest
 from blake3 import blake3
 from chats import Talk, cold
-from conftest import Strata
 from faulty_files import tree
-from turns import Turns
+from turns import Forked, Turns, fork_server, forked
 
 from strata_cli.engine import EngineOptions, Rebuild
 from strata_cli.errors import Refused
@@ -52,6 +51,9 @@ class Loader:
     def close(self) -> None:
         for engine in self._loaded.values():
             engine.close()
+
+
+__all__ = ["fork_server", "forked"]  # fixtures
 
 
 @pytest.fixture(scope="module")
@@ -186,10 +188,10 @@ def test_C11_B13_state_of_another_engine_format(
 
 
 @pytest.fixture
-def turns(strata: Strata, tiny: Callable[..., Path], tmp_path: Path) -> Turns:
+def turns(forked: Forked, tiny: Callable[..., Path], tmp_path: Path) -> Turns:
     """A model at a path of its own, which tests may replace."""
     shutil.copy(tiny("llama"), tmp_path / "model.gguf")
-    return Turns(strata, tmp_path / "model.gguf")
+    return Turns(forked, tmp_path / "model.gguf")
 
 
 def test_C02_other_weights_at_the_same_path_with_the_same_size_and_time(

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 from chats import Talk
-from conftest import Strata
 from engine_tools import FAMILIES, Engines, text_tokens
+from turns import Forked, fork_server, forked  # noqa: F401
 
 from strata_cli.asked import adopt
 from strata_cli.errors import Bad, NoRoom, Refused, StrataError
@@ -29,6 +29,12 @@ from strata_cli.snapshot import read_conversation
 
 DAY = date(2026, 1, 1)
 TEXTS = ("Tell me of the sea.", "And of the wind?")
+
+
+@pytest.fixture
+def cli(forked: Forked) -> Forked:  # noqa: F811
+    """The command line, forked from a process that has imported it."""
+    return forked
 
 
 @pytest.fixture(scope="module")
@@ -260,30 +266,30 @@ def test_a_trailer_that_lies_about_its_length(engines: Engines, tmp_path: Path) 
 # -- the command line
 
 
-def chat(strata: Strata, model: Path, *texts: str, name: str = "notes") -> list[dict[str, Any]]:
+def chat(cli: Forked, model: Path, *texts: str, name: str = "notes") -> list[dict[str, Any]]:
     env = {"STRATA_AUTO_SESSIONS_MIN_TOKENS": "0"}
     flags = ["-C", name, "-m", model, "--greedy", "-n", "8", "--json", "--threads", "1"]
-    return [strata("run", text, *flags, env=env, code=0).envelope["data"] for text in texts]
+    return [cli("run", text, *flags, env=env, code=0).envelope["data"] for text in texts]
 
 
-def test_C01_through_a_llama_file_between_two_homes(strata: Strata, tiny: Callable[..., Path], tmp_path: Path) -> None:
+def test_C01_through_a_llama_file_between_two_homes(cli: Forked, tiny: Callable[..., Path], tmp_path: Path) -> None:
     model = tiny("llama")
-    chat(strata, model, *TEXTS)
-    done = strata("save", "notes", "--format", "llama", "-o", "n.bin", "--json", code=0).envelope["data"]
-    assert done["bytes_written"] == (strata.folder / "n.bin").stat().st_size and done["usable"]
-    assert (strata.folder / "n.bin").stat().st_mode & 0o777 == 0o600
-    other = replace(strata, env={**strata.env, "STRATA_HOME": str(tmp_path / "other")})
+    chat(cli, model, *TEXTS)
+    done = cli("save", "notes", "--format", "llama", "-o", "n.bin", "--json", code=0).envelope["data"]
+    assert done["bytes_written"] == (cli.folder / "n.bin").stat().st_size and done["usable"]
+    assert (cli.folder / "n.bin").stat().st_mode & 0o777 == 0o600
+    other = replace(cli, env={**cli.env, "STRATA_HOME": str(tmp_path / "other")})
     assert other("restore", "n.bin").exit_code == 2, "it needs -m"
     shown = other("restore", "n.bin", "-m", model, "--plan", code=0)
     assert "sealed here" not in shown.stdout and "state with a digest" in shown.stdout
     taken = other("restore", "n.bin", "-m", model, "--json", code=0).envelope["data"]
     assert (taken["name"], taken["turns"], taken["tokens"]) == ("notes", 2, done["tokens"])
-    (here,) = chat(strata, model, "Which is older?")
+    (here,) = chat(cli, model, "Which is older?")
     (there,) = chat(other, model, "Which is older?")
     assert there["reply_tokens"] == here["reply_tokens"]
     assert there["restore"]["from"] == "disk"
     assert other("restore", "n.bin", "-m", tiny("llama", seed=7), "--as", "x").exit_code == 13, "other weights"
-    (strata.folder / "junk").write_bytes(os.urandom(5000))
+    (cli.folder / "junk").write_bytes(os.urandom(5000))
     assert other("restore", "junk", "-m", model).exit_code == 12
 
 
@@ -329,14 +335,14 @@ def server(model: Path, slots: Path) -> Iterator[Callable[..., dict[str, Any]]]:
 
 @pytest.mark.llama_server
 @pytest.mark.skipif(server_binary() is None, reason="no llama-server: name one in STRATA_TEST_LLAMA_SERVER")
-def test_C04_a_real_llama_server_both_ways(strata: Strata, demo_model: Path, tmp_path: Path) -> None:
+def test_C04_a_real_llama_server_both_ways(cli: Forked, demo_model: Path, tmp_path: Path) -> None:
     slots = tmp_path / "slots"
     slots.mkdir()
     env = {"STRATA_AUTO_SESSIONS_MIN_TOKENS": "0"}
     flags = ["--greedy", "-n", "24", "--json", "--flash-attn", "on", "-m", demo_model]
     question = "Tell me about the sea. " * 40
-    first = strata("run", question, "-C", "sea", *flags, env=env, code=0).envelope["data"]
-    saved_here = strata("save", "sea", "--format", "llama", "-o", slots / "ours.bin", "--json", code=0).envelope["data"]
+    first = cli("run", question, "-C", "sea", *flags, env=env, code=0).envelope["data"]
+    saved_here = cli("save", "sea", "--format", "llama", "-o", slots / "ours.bin", "--json", code=0).envelope["data"]
     history = [
         {"role": "user", "content": question},
         {"role": "assistant", "content": first["reply"]},
@@ -352,12 +358,12 @@ def test_C04_a_real_llama_server_both_ways(strata: Strata, demo_model: Path, tmp
         assert timings["prompt_n"] <= 24, "only the suffix is read"
         written = post("/slots/0?action=save", filename="theirs.bin")
     figures = {"ours": restored, "cache_n": timings["cache_n"], "prompt_n": timings["prompt_n"], "theirs": written}
-    taken = strata(
+    taken = cli(
         "restore", slots / "theirs.bin", "--as", "back", "-m", demo_model, "--flash-attn", "on", "--json", code=0
     ).envelope  # fmt: skip
     assert taken["data"]["tokens"] == written["n_saved"] and taken["data"]["turns"] == 2
     assert any("nothing in it proves" in warning for warning in taken["warnings"])
-    after = strata("run", "And the sky?", "-C", "back", *flags, env=env, code=0).envelope["data"]
+    after = cli("run", "And the sky?", "-C", "back", *flags, env=env, code=0).envelope["data"]
     assert after["tokens"]["reused"] >= taken["data"]["tokens"] - 1
     assert after["tokens"]["evaluated"] <= 24 and after["restore"]["from"] == "disk"
     print(json.dumps({**figures, "after": after["tokens"]}))

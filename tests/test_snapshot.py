@@ -14,10 +14,10 @@ from typing import Any
 import made_up
 import pytest
 from chats import Talk
-from conftest import Strata
 from engine_tools import FAMILIES, Engines
 from faulty_files import FailingFiles, tree
 from test_archive import archive_of, reader_of
+from turns import Forked, fork_server, forked  # noqa: F401
 
 from strata_cli.errors import Bad, NoRoom, NotFound, StorageFailed, UsageProblem
 from strata_cli.foreign import foreign_of
@@ -31,6 +31,12 @@ from strata_cli.store import Store
 from strata_cli.transfer import Transfer
 
 TEXTS = ("Tell me of the sea.", "And of the wind?", "Which is older?")
+
+
+@pytest.fixture
+def cli(forked: Forked) -> Forked:  # noqa: F811
+    """The command line, forked from a process that has imported it."""
+    return forked
 
 
 @pytest.fixture(scope="module")
@@ -430,18 +436,18 @@ def test_a_plan_changes_nothing(a: Store, b: Store) -> None:
 # -- the command line
 
 
-def test_a_pipe_between_two_homes(strata: Strata, tmp_path: Path) -> None:
-    made_up.converse(made_up.open_store(strata.home / "data"), "notes")
-    other = replace(strata, home=tmp_path / "other")
+def test_a_pipe_between_two_homes(cli: Forked, tmp_path: Path) -> None:
+    made_up.converse(made_up.open_store(cli.home / "data"), "notes")
+    other = replace(cli, home=tmp_path / "other")
     with subprocess.Popen(
-        strata.command("save", "notes", "-o", "-"), stdout=subprocess.PIPE, env=strata.environment(), cwd=strata.folder
+        cli.command("save", "notes", "-o", "-"), stdout=subprocess.PIPE, env=cli.environment(), cwd=cli.folder
     ) as saving:
         received = subprocess.run(
-            strata.command("restore", "-", "--json"),
+            cli.command("restore", "-", "--json"),
             stdin=saving.stdout,
             capture_output=True,
-            env=strata.environment(STRATA_HOME=str(tmp_path / "other")),
-            cwd=strata.folder,
+            env=cli.environment(STRATA_HOME=str(tmp_path / "other")),
+            cwd=cli.folder,
         )
     assert (saving.returncode, received.returncode) == (0, 0), received
     envelope = json.loads(received.stdout)
@@ -452,64 +458,64 @@ def test_a_pipe_between_two_homes(strata: Strata, tmp_path: Path) -> None:
     assert made_up.said(made_up.open_store(other.home / "data"), "notes")
 
 
-def test_save_to_a_file(strata: Strata) -> None:
-    made_up.converse(made_up.open_store(strata.home / "data"), "notes")
-    target = strata.folder / "notes.strata"
+def test_save_to_a_file(cli: Forked) -> None:
+    made_up.converse(made_up.open_store(cli.home / "data"), "notes")
+    target = cli.folder / "notes.strata"
     target.write_text("older")
     target.chmod(0o644)
-    done = strata("save", "-o", "notes.strata", "--json", code=0).envelope
+    done = cli("save", "-o", "notes.strata", "--json", code=0).envelope
     assert done["data"]["bytes_written"] == target.stat().st_size == done["data"]["bytes"]
     assert target.stat().st_mode & 0o777 == 0o600
-    assert [path.name for path in strata.folder.iterdir()] == ["notes.strata"]
-    assert strata("restore", "notes.strata", "-q", "--as", "again", code=0).stdout == "again\n"
-    shown = strata("restore", "notes.strata", "--plan", "--as", "third", code=0).stdout
+    assert [path.name for path in cli.folder.iterdir()] == ["notes.strata"]
+    assert cli("restore", "notes.strata", "-q", "--as", "again", code=0).stdout == "again\n"
+    shown = cli("restore", "notes.strata", "--plan", "--as", "third", code=0).stdout
     assert "it is here already" in shown and "total" in shown and "needs: disk" in shown
 
 
-def test_save_refuses_what_it_cannot_mean(strata: Strata, tmp_path: Path) -> None:
-    made_up.converse(made_up.open_store(strata.home / "data"), "notes")
-    assert strata("save", "notes").exit_code == 2
-    assert strata("save", "notes", "-o", "x", "--as", "y").exit_code == 2
-    assert strata("save", "notes", "-o", "x", "--format", "llama", "--plan").exit_code == 2
-    assert strata("save", "notes", "--as", "a/b").exit_code == 2
-    assert strata("save", "notes", "-o", "-", "--json").exit_code == 2
-    assert strata("save", "nothing", "-o", "x").exit_code == 10
-    assert strata("save", "notes", "-o", ".").exit_code == 2
-    assert strata("save", "notes", "-o", "no/such/folder/x").exit_code == 10
-    assert strata("restore", "missing.strata").exit_code == 10
-    assert [path.name for path in strata.folder.iterdir()] == []
+def test_save_refuses_what_it_cannot_mean(cli: Forked, tmp_path: Path) -> None:
+    made_up.converse(made_up.open_store(cli.home / "data"), "notes")
+    assert cli("save", "notes").exit_code == 2
+    assert cli("save", "notes", "-o", "x", "--as", "y").exit_code == 2
+    assert cli("save", "notes", "-o", "x", "--format", "llama", "--plan").exit_code == 2
+    assert cli("save", "notes", "--as", "a/b").exit_code == 2
+    assert cli("save", "notes", "-o", "-", "--json").exit_code == 2
+    assert cli("save", "nothing", "-o", "x").exit_code == 10
+    assert cli("save", "notes", "-o", ".").exit_code == 2
+    assert cli("save", "notes", "-o", "no/such/folder/x").exit_code == 10
+    assert cli("restore", "missing.strata").exit_code == 10
+    assert [path.name for path in cli.folder.iterdir()] == []
 
 
-def test_N04_special_files(strata: Strata) -> None:
-    os.mkfifo(strata.folder / "fifo")
-    (strata.folder / "folder").mkdir()
+def test_N04_special_files(cli: Forked) -> None:
+    os.mkfifo(cli.folder / "fifo")
+    (cli.folder / "folder").mkdir()
     for source in ("fifo", "folder", "/dev/zero", "/dev/null"):
-        assert strata("restore", source, timeout_s=10).exit_code in (1, 12), source
-    made_up.converse(made_up.open_store(strata.home / "data"), "notes")
+        assert cli("restore", source, timeout_s=10).exit_code in (1, 12), source
+    made_up.converse(made_up.open_store(cli.home / "data"), "notes")
     for target in ("fifo", "folder", "/dev/null"):
-        assert strata("save", "notes", "-o", target, timeout_s=10).exit_code == 2, target
+        assert cli("save", "notes", "-o", target, timeout_s=10).exit_code == 2, target
 
 
-def test_N05_a_link_is_followed_to_the_file_it_names(strata: Strata, tmp_path: Path) -> None:
-    made_up.converse(made_up.open_store(strata.home / "data"), "notes")
+def test_N05_a_link_is_followed_to_the_file_it_names(cli: Forked, tmp_path: Path) -> None:
+    made_up.converse(made_up.open_store(cli.home / "data"), "notes")
     (tmp_path / "far").mkdir()
-    (strata.folder / "link").symlink_to(tmp_path / "far" / "notes.strata")
-    strata("save", "notes", "-o", "link", code=0)
-    assert (strata.folder / "link").is_symlink() and (tmp_path / "far" / "notes.strata").is_file()
+    (cli.folder / "link").symlink_to(tmp_path / "far" / "notes.strata")
+    cli("save", "notes", "-o", "link", code=0)
+    assert (cli.folder / "link").is_symlink() and (tmp_path / "far" / "notes.strata").is_file()
 
 
-def test_N08_an_export_that_runs_out_leaves_the_old_file(strata: Strata) -> None:
-    made_up.converse(made_up.open_store(strata.home / "data"), "notes", payload_bytes=1 << 20)
-    (strata.folder / "x").write_text("older")
-    command = " ".join(map(str, strata.command("save", "notes", "-o", "x", "--json")))
+def test_N08_an_export_that_runs_out_leaves_the_old_file(cli: Forked) -> None:
+    made_up.converse(made_up.open_store(cli.home / "data"), "notes", payload_bytes=1 << 20)
+    (cli.folder / "x").write_text("older")
+    command = " ".join(map(str, cli.command("save", "notes", "-o", "x", "--json")))
     done = subprocess.run(
         ["bash", "-c", f"ulimit -f 500; exec {command}"],
         capture_output=True,
-        env=strata.environment(),
-        cwd=strata.folder,
+        env=cli.environment(),
+        cwd=cli.folder,
     )
     assert done.returncode == 15, done
-    assert (strata.folder / "x").read_text() == "older" and len(list(strata.folder.iterdir())) == 1
+    assert (cli.folder / "x").read_text() == "older" and len(list(cli.folder.iterdir())) == 1
 
 
 MEASURE = textwrap.dedent(
@@ -589,24 +595,24 @@ def test_kinds_are_listed_by_what_they_are(a: Store) -> None:
     assert {Kind.ROWS.value, Kind.PART.value} == {"seg", "part"}
 
 
-def test_C29_a_restore_that_is_ended_leaves_nothing(strata: Strata) -> None:
-    made_up.converse(made_up.open_store(strata.home / "data"), "notes", payload_bytes=200_000)
-    data = archive_of(made_up.open_store(strata.home / "data"))
-    other = replace(strata, env={**strata.env, "STRATA_HOME": str(strata.home) + "2"})
+def test_C29_a_restore_that_is_ended_leaves_nothing(cli: Forked) -> None:
+    made_up.converse(made_up.open_store(cli.home / "data"), "notes", payload_bytes=200_000)
+    data = archive_of(made_up.open_store(cli.home / "data"))
+    other = replace(cli, env={**cli.env, "STRATA_HOME": str(cli.home) + "2"})
     process = other.start("restore", "-")
     assert process.stdin is not None
     process.stdin.write(data[: len(data) - 2000])
     process.stdin.flush()
-    wait_for(lambda: any(Path(f"{strata.home}2").rglob("*.tmp")))
+    wait_for(lambda: any(Path(f"{cli.home}2").rglob("*.tmp")))
     process.terminate()
     process.communicate(timeout=20)
     assert process.returncode == 143
-    assert not list(Path(f"{strata.home}2").rglob("*.tmp")) and not list(Path(f"{strata.home}2").rglob("*.seg"))
+    assert not list(Path(f"{cli.home}2").rglob("*.tmp")) and not list(Path(f"{cli.home}2").rglob("*.seg"))
 
 
-def test_C29_a_save_into_a_pipe_that_nobody_reads_can_be_ended(strata: Strata) -> None:
-    made_up.converse(made_up.open_store(strata.home / "data"), "notes", payload_bytes=200_000)
-    process = strata.start("save", "notes", "-o", "-")
+def test_C29_a_save_into_a_pipe_that_nobody_reads_can_be_ended(cli: Forked) -> None:
+    made_up.converse(made_up.open_store(cli.home / "data"), "notes", payload_bytes=200_000)
+    process = cli.start("save", "notes", "-o", "-")
     assert process.stdout is not None
     assert process.stdout.read(1000)
     process.terminate()
@@ -621,15 +627,15 @@ def wait_for(condition: Callable[[], bool], timeout_s: float = 20) -> None:
         time.sleep(0.02)
 
 
-def test_inspect_file(strata: Strata) -> None:
-    made_up.converse(made_up.open_store(strata.home / "data"), "notes")
-    strata("save", "notes", "-o", "n.strata", code=0)
-    data = strata("inspect", "n.strata", "--transcript", "--json", code=0).envelope["data"]
+def test_inspect_file(cli: Forked) -> None:
+    made_up.converse(made_up.open_store(cli.home / "data"), "notes")
+    cli("save", "notes", "-o", "n.strata", code=0)
+    data = cli("inspect", "n.strata", "--transcript", "--json", code=0).envelope["data"]
     assert (data["name"], data["turns"], data["format"], len(data["segments"])) == ("notes", 3, "strata", 3)
     assert data["messages"][0] == {"role": "user", "content": "question 0 of 0: user"}
-    assert "every byte checked" in strata("inspect", "n.strata", code=0).stdout
-    damaged = bytearray((strata.folder / "n.strata").read_bytes())
+    assert "every byte checked" in cli("inspect", "n.strata", code=0).stdout
+    damaged = bytearray((cli.folder / "n.strata").read_bytes())
     damaged[9000] ^= 1
-    (strata.folder / "bad.strata").write_bytes(damaged)
-    assert strata("inspect", "bad.strata", "--verify").exit_code == 12
-    assert strata("inspect", "nothing.strata").exit_code == 10
+    (cli.folder / "bad.strata").write_bytes(damaged)
+    assert cli("inspect", "bad.strata", "--verify").exit_code == 12
+    assert cli("inspect", "nothing.strata").exit_code == 10

@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 from chats import SYSTEM, Talk, cold
-from conftest import Strata
 from engine_tools import Engines
 from faulty_files import ReadOnlyFiles, tree
-from turns import Turns
+from turns import Forked, Turns, fork_server, forked
 
 from strata_cli.coverage import Turn, deepest, meaning_of
 from strata_cli.engine import Engine
@@ -23,6 +22,8 @@ from strata_cli.head import SegmentRef
 from strata_cli.verify import Verified, verify
 
 TEXTS = [f"Question number {i}." for i in range(1, 10)]
+
+__all__ = ["fork_server", "forked"]  # fixtures
 
 
 @pytest.fixture(scope="module")
@@ -280,19 +281,19 @@ def test_the_deepest_boundary() -> None:
 
 
 @pytest.fixture
-def turns(strata: Strata, tiny: Callable[..., Path]) -> Turns:
-    return Turns(strata, tiny("llama"))
+def turns(forked: Forked, tiny: Callable[..., Path]) -> Turns:
+    return Turns(forked, tiny("llama"))
 
 
-def inspected(strata: Strata, *arguments: str, code: int = 0) -> dict[str, Any]:
-    result = strata("inspect", *arguments, "--json", code=code)
+def inspected(forked: Forked, *arguments: str, code: int = 0) -> dict[str, Any]:
+    result = forked("inspect", *arguments, "--json", code=code)
     assert result.stderr == ""
     return result.envelope
 
 
-def test_inspect_name_shows_segments_boundaries_identity_and_messages(turns: Turns, strata: Strata) -> None:
+def test_inspect_name_shows_segments_boundaries_identity_and_messages(turns: Turns, forked: Forked) -> None:
     turns.loop("First.", "Second.", start=("-C", "notes", "-s", SYSTEM))
-    data = inspected(strata, "notes")["data"]
+    data = inspected(forked, "notes")["data"]
     assert [row["name"] for row in data["conversations"]] == ["notes"] and data["prefixes"] == []
     assert data["segments"][0]["start"] == 0 and data["segments"][-1]["end"] <= data["conversations"][0]["tokens"]
     assert all({"start", "end", "bytes", "part_bytes", "file"} <= row.keys() for row in data["segments"])
@@ -300,37 +301,37 @@ def test_inspect_name_shows_segments_boundaries_identity_and_messages(turns: Tur
     (identity,) = data["identities"].values()
     assert identity["weights"].startswith("b3:") and identity["cache_type_k"] == "f16" and "rope.freq_base" in identity
     assert [row["reason"] for row in data["boundaries"]][-1] == "reply" and data["messages"] is None
-    said = inspected(strata, "note", "--transcript")["data"]["messages"]
+    said = inspected(forked, "note", "--transcript")["data"]["messages"]
     assert [each["role"] for each in said] == ["user", "assistant"] * 2 and said[0]["content"] == "First."
-    shown = strata("inspect", "notes", "--transcript", code=0).stdout
+    shown = forked("inspect", "notes", "--transcript", code=0).stdout
     assert "First." in shown and "weights" in shown and "reply" in shown
-    assert inspected(strata, "nobody", code=10)["error"]["code"] == "not_found"
+    assert inspected(forked, "nobody", code=10)["error"]["code"] == "not_found"
 
 
-def test_verify_exits_12_says_what_it_means_and_repairs_nothing(turns: Turns, strata: Strata) -> None:
+def test_verify_exits_12_says_what_it_means_and_repairs_nothing(turns: Turns, forked: Forked) -> None:
     turns.loop("First.", "Second.", start=("-C", "notes"))
     turns.loop("Other.", start=("-C", "other"))
-    data = inspected(strata, "--verify")["data"]
+    data = inspected(forked, "--verify")["data"]
     assert data["bad"] == [] and data["checked_files"] == 7 and data["checked_bytes"] > 100_000
-    root = strata.home / "data"
+    root = forked.home / "data"
     path = segments(root)[-1]
     flip(path)
     before = tree(root)
-    failed = inspected(strata, "--verify", code=12)
+    failed = inspected(forked, "--verify", code=12)
     (bad,) = failed["data"]["bad"]
     assert bad["file"] == f"segments/{path.parent.name}/{path.name}" and "fail their digest" in bad["what"]
     assert bad["meaning"] == "notes: turn 1 restores; 2 will be read again"
     assert failed["error"]["code"] == "bad" and not failed["ok"]
-    assert inspected(strata, "notes", "--verify", code=12)["data"]["bad"] == [bad]
-    assert inspected(strata, "other", "--verify")["data"]["bad"] == []
-    shown = strata("inspect", "--verify", code=12)
+    assert inspected(forked, "notes", "--verify", code=12)["data"]["bad"] == [bad]
+    assert inspected(forked, "other", "--verify")["data"]["bad"] == []
+    shown = forked("inspect", "--verify", code=12)
     assert "turn 1 restores; 2 will be read again" in shown.stdout and "1 bad" in shown.stdout
     assert tree(root) == before
     turns.say("notes", "Third.")
-    (bad,) = inspected(strata, "--verify", code=12)["data"]["bad"]
+    (bad,) = inspected(forked, "--verify", code=12)["data"]["bad"]
     assert bad["file"].startswith("quarantine/") and "nothing needs it" in bad["meaning"]
 
 
-def test_verify_of_nothing_is_fine_and_makes_nothing(strata: Strata) -> None:
-    assert inspected(strata, "--verify")["data"]["checked_files"] == 0
-    assert not strata.home.exists()
+def test_verify_of_nothing_is_fine_and_makes_nothing(forked: Forked) -> None:
+    assert inspected(forked, "--verify")["data"]["checked_files"] == 0
+    assert not forked.home.exists()

@@ -56,6 +56,7 @@ def run(
         str | None, typer.Option(metavar="NAME[@TURN]", help="A new conversation from there; -C NEW names it.")
     ] = None,
     on_full: Annotated[str, typer.Option(metavar="CHOICE", help="A full context: stop, grow or drop-oldest.")] = "stop",
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Download what hf: names without asking.")] = False,
     repl: Annotated[str | None, typer.Option(metavar="text|jsonl", help="The loop, from standard input.")] = None,
     model: o.Model = None,
     ctx_size: o.CtxSize = None,
@@ -118,7 +119,7 @@ def run(
         replace=replace,
     )
     command = Run("run", as_json=as_json, quiet=quiet, verbose=verbose)
-    session = command.session(Wishes(model, engine, save=not (no_save or plan)))
+    session = command.session(Wishes(model, engine, save=not (no_save or plan), yes=yes))
     check(request)
     try:
         if wants_loop(request):
