@@ -5,198 +5,41 @@ prints: what a user should know goes to `say`. How to restore is `restore`, how 
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
-from typing import Any
 
-from .branches import copy_lines, give_up_reply, give_up_turns, lines_to, with_turns
-from .engine import Cancelled, Engine
-from .errors import Bad, NoRoom, Refused, StorageFailed, StrataError, UsageProblem
+from .current import Current
+from .engine import Cancelled
+from .errors import Bad, Refused, StorageFailed, StrataError
 from .foreign import foreign_of
-from .graft import graft
-from .head import StateRef
+from .full_context import drop_to_fit, larger_context, nearly_full, no_room
+from .handover import Ticket
 from .history import entries, known_tokens
-from .keeper import Keeper
-from .log import Log
 from .match import boundaries
-from .opened import Opened, day_of, open_automatic, open_named, role
-from .prompt import Entry, Prompt, Prompter, common, content_text
+from .opened import Opened
+from .prompt import Entry, Prompt, common
 from .reply import Reply, ReplyOptions, write_reply
 from .restore import CannotApply, Live, Restored, RestorePlan, execute, plan_restore
 from .reuse import why_not_reused
 from .said_lines import Said, user, write_reply_line, write_setup, write_user_line
-from .store import Store
-from .turn import Notice, NotReused, Policy, TurnResult, UnderWay, Watch
+from .turn import Notice, NotReused, TurnResult, UnderWay, Watch
 from .worthwhile import Limits, worthwhile
 
 STRICT_CODES = {"bad", "identity", "foreign", "io", "permission", "no_room", "window"}
 
 
-class Chat:
+class Chat(Current):
     """A conversation on an engine. One turn at a time."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        store: Store,
-        policy: Policy,
-        *,
-        day: date,
-        say: Callable[[Notice], None],
-        remembered_model: Mapping[str, Any],
-        remembered_options: Mapping[str, Any],
-    ) -> None:
-        self.engine, self.store, self.policy, self.say = engine, store, policy, say
-        self.remembered_model, self.remembered_options = remembered_model, remembered_options
-        self._today = self._day = day
-        self.root_tokens = 0  # the root of the open conversation's last prompt; 0 where it is too short to keep
-        self.prompter = Prompter(engine.vocabulary, engine.template)
-        self.keeper = Keeper(engine, store, policy, say, model=remembered_model, options=remembered_options)
-        self.opened: Opened | None = None
-        self._left: dict[str, Opened] = {}
-        self._system: str | None = None
-        self._tools: Sequence[Any] | None = None
-
-    # -- which conversation
-
-    @property
-    def name(self) -> str | None:
-        return self.opened.name if self.opened else None
-
-    @property
-    def system(self) -> str | None:
-        return self._system
-
-    @property
-    def tools(self) -> Sequence[Any] | None:
-        return self._tools
-
-    def start(self, name: str | None = None) -> None:
-        """A new conversation; nothing is on disk before its first message. Raises Locked where NAME is held."""
-        opened = open_named(self.store, name, create=True, keep=self.policy.save) if name is not None else None
-        self.leave_conversation()
-        self.opened = opened
-        self._system = self._tools = None
-        self._day = self._today
-
-    def begin(self, settings: Mapping[str, Any], source: Log) -> None:
-        """Go on from where a prefix ends: its system prompt, tools and date, and what was said in it.
-
-        Call `start` first. Raises StorageFailed.
-        """
-        self._system, self._tools = settings.get("system"), settings.get("tools")
-        self._day = day_of(settings) or self._today
-        if source.branch():
-            opened = self.open_for(next((line.message or {} for line in source.branch() if role(line) == "user"), ""))
-            opened.take(graft(opened.log, source, self.store.clock()))
-
-    def open(self, name: str) -> None:
-        """Continue a conversation. Raises NotFound, Locked, Bad. What is open stays open if that fails."""
-        left = self._left.pop(name, None)
-        if left is None or not left.take_back():
-            left = open_named(self.store, name, create=False, keep=self.policy.save)
-        self.leave_conversation()
-        self.opened = left
-        self._system, self._tools = left.system, left.tools
-        if left.head_fault:
-            self.say(Notice("head", f"{left.head_fault}; it is written anew", warning=True))
-        if left.lost_lines:
-            self.say(Notice("log", f"{name}: the last {left.lost_lines} lines of the text are gone", warning=True))
-        for bad in left.log.bad:
-            self.say(Notice("log", f"{name}: line {bad.number} of the text cannot be used: {bad.why}", warning=True))
-
-    def set_system(self, text: str | None, tools: Sequence[Any] | None = None) -> None:
-        """System prompt and tools of the turns to come. Equal ones have no effect."""
-        self._system, self._tools = text, tools
-
-    @property
-    def day(self) -> date:
-        """The day that templates are told."""
-        return (self.opened.day if self.opened else None) or self._day
-
-    @property
-    def has_state(self) -> bool:
-        """Whether the open conversation's head names state already."""
-        return self.opened is not None and self.opened.head is not None and bool(self.opened.head.states)
-
-    def stored(self, position: int) -> StateRef | None:
-        """The files that hold the first `position` tokens; None where that place is no boundary on the disk."""
-        return self.keeper.stored(position) if self.opened is not None and self.opened.keeps else None
-
-    def leave_conversation(self) -> None:
-        """Let go of what is open once all of it is written. Raises StorageFailed where text cannot be written."""
-        opened, self.opened = self.opened, None
-        if opened is None:
-            return
-        if opened.name is not None:
-            self._left[opened.name] = opened
-        opened.leave()
-        self.keeper.when_written(opened.release)
-
-    def finish(self, hurried: Callable[[], bool] = lambda: False) -> None:
-        """Leave: text first, then what is still only in memory, as long as the policy waits."""
-        try:
-            self.leave_conversation()
-        finally:
-            self.keeper.finish(hurried)
-            for left in self._left.values():
-                left.release()
-
-    def close(self, hurried: Callable[[], bool] = lambda: False) -> None:
-        """Leave, and free the engine."""
-        try:
-            self.finish(hurried)
-        finally:
-            self.engine.close()
-
-    # -- going back
-
-    def retry_text(self) -> str:
-        """Give up the last reply; returns the user's text that waits for another one. Raises UsageProblem."""
-        return give_up_reply(with_turns(self.opened, "retry"))
-
-    def undo(self, turns: int) -> tuple[int, str]:
-        """Give up the last user turns; returns how many are left and what the first said. Raises UsageProblem."""
-        return give_up_turns(with_turns(self.opened, "undo"), turns)
-
-    def fork(self, name: str | None, turn: int | None = None) -> str:
-        """Go on in a new conversation that shares all up to a turn (default: all); returns its name.
-
-        Turns are counted from 1, 0 is the root. What is left stays as it is. Raises UsageProblem, Locked.
-        """
-        opened = with_turns(self.opened, "fork")
-        lines = lines_to(opened.answered, turn)
-        if name is None:
-            first = next(line for line in opened.branch if role(line) == "user")
-            forked = open_automatic(self.store, content_text(first.message or {}))
-        elif name in self.store.names():
-            raise UsageProblem(f"{name} exists already", hint="choose another name for the fork")
-        else:
-            forked = open_named(self.store, name, create=True, keep=True)
-        try:
-            copy_lines(forked, lines, opened.setup)
-            self.keeper.share_state(opened, forked)
-        except BaseException:
-            forked.wanted = False
-            forked.release()
-            raise
-        self.leave_conversation()
-        self.opened = forked
-        assert forked.name is not None
-        return forked.name
-
-    # -- a turn
 
     def prompt_for(self, text: Said) -> Prompt:
         """The prompt of the next turn. Raises Refused where the template cannot say it."""
-        past = entries(self.opened, self._system, self.engine.vocabulary)
+        past = entries(self.opened, self._system, self.engine.vocabulary, self._dropped)
         return self.prompter.build([*past, Entry(user(text))], tools=self._tools, day=self.day)
 
     def prompt_as_it_stands(self) -> Prompt:
         """What was said so far, without asking for anything. Raises Refused."""
-        past = entries(self.opened, self._system, self.engine.vocabulary)
+        past = entries(self.opened, self._system, self.engine.vocabulary, self._dropped)
         whole = self.prompter.build(past, tools=self._tools, day=self.day)
         return replace(whole, tokens=whole.tokens[: whole.boundary], root=min(whole.root, whole.boundary))
 
@@ -211,8 +54,7 @@ class Chat:
 
         Raises NoRoom before anything is written where it does not fit.
         """
-        prompt = self.prompt_for(text)
-        self.check_fits(prompt)
+        prompt = self._fitting(text, options.on_full)
         self.root_tokens = self.root_of(prompt)
         way = UnderWay(prompt, tuple(known_tokens(self.opened, self.engine.vocabulary)))
         opened = self.open_for(text)
@@ -226,11 +68,21 @@ class Chat:
         try:
             self.read_prompt(opened, way, plan.position, watch)
             prompt_ms = (time.perf_counter() - begun) * 1000
-            reply = write_reply(self.engine, options, show=watch.show, cancelled=watch.cancelled)
+            reply = write_reply(
+                self.engine,
+                options,
+                show=watch.show,
+                cancelled=watch.cancelled,
+                make_room=lambda: self._make_room(options),
+            )
         except Cancelled:
             prompt_ms = (time.perf_counter() - begun) * 1000
         generate_ms = (time.perf_counter() - begun) * 1000 - prompt_ms
         self._finish(opened, way, reply, watch)
+        if nearly_full(len(self.engine.tokens), plan.position, self.engine.context_tokens):
+            held, room = len(self.engine.tokens), self.engine.context_tokens
+            told = f"{held:,} of {room:,} tokens of the context are used; --on-full says what happens at the end"
+            self.say(Notice("context", told, warning=True))
         if reply.failed is not None:
             raise reply.failed
         return TurnResult(
@@ -251,31 +103,88 @@ class Chat:
     # -- the steps of a turn
 
     def check_fits(self, prompt: Prompt) -> None:
-        size, room = len(prompt.tokens), self.engine.context_tokens
-        if size >= room:
-            raise NoRoom(
-                f"the prompt has {size:,} tokens and the context {room:,}: no room for an answer",
-                hint=f"--ctx-size {size + 1024}",
-            )
+        """Raises NoRoom where no token of an answer would fit."""
+        if len(prompt.tokens) >= self.engine.context_tokens:
+            raise no_room(len(prompt.tokens), self.engine.context_tokens)
 
-    def open_for(self, text: Said) -> Opened:
-        """The open conversation; a new one gets its name from its first message."""
-        if self.opened is None:
-            keeps = self.policy.save and self.policy.automatic
-            self.opened = open_automatic(self.store, content_text(user(text))) if keeps else Opened(self.store, None)
-        return self.opened
+    def _fitting(self, text: Said, on_full: str) -> Prompt:
+        """The prompt of the next turn, after the context or the prompt was made to fit. Raises NoRoom."""
+        prompt = self.prompt_for(text)
+        room = self.engine.context_tokens
+        if len(prompt.tokens) < room or on_full == "stop":
+            self.check_fits(prompt)
+            return prompt
+        if on_full == "grow":
+            self.grow(larger_context(len(prompt.tokens), room, self.engine.model.trained_tokens))
+            return self.prompt_for(text)
+        self._drop_oldest(text)
+        shorter = self.prompt_for(text)
+        self.check_fits(shorter)
+        return shorter
+
+    def _drop_oldest(self, text: Said) -> None:
+        """Leave the oldest turns out of what the engine reads; the text keeps them."""
+        lines = self.opened.answered if self.opened else ()
+        past = entries(self.opened, self._system, self.engine.vocabulary, None)
+        first = len(past) - len(lines)
+
+        def size_without(count: int) -> int:
+            kept = [*past[:first], *past[first + count :], Entry(user(text))]
+            return len(self.prompter.build(kept, tools=self._tools, day=self.day).tokens)
+
+        self._dropped = drop_to_fit(lines, size_without, self.engine.context_tokens)
+        if self._dropped is not None:
+            gone = sum(1 for line in lines if line.id <= self._dropped)
+            told = f"the context is full: the oldest {gone} messages are left out, and the rest is read again"
+            self.say(Notice("context", told, warning=True))
+
+    def grow(self, context_tokens: int) -> None:
+        """Exchange the context for one of this size; what is held comes back without being read again.
+
+        Raises NoRoom, ModelUnavailable with the old context in place.
+        """
+        tokens, before = tuple(self.engine.tokens), self.engine.identity
+        if self.opened is not None:
+            self.keeper.capture(self.opened, Ticket(), "grow", asked=True)
+        self.engine.grow(context_tokens)
+        self.keeper.context_grew()
+        self.say(Notice("context", f"the context has {context_tokens:,} tokens now"))
+        if before.digest != self.engine.identity.digest:
+            told = "the model's RoPE factors change at this size: what was read before is read again"
+            self.say(Notice("identity", told, warning=True))
+        if self.opened is not None and tokens:
+            self._bring_back(self.opened, tokens)
+
+    def _make_room(self, options: ReplyOptions) -> bool:
+        """In the middle of a reply: grow where that was chosen and can be done."""
+        if options.on_full != "grow":
+            return False
+        room = self.engine.context_tokens
+        try:
+            self.grow(larger_context(room, room, self.engine.model.trained_tokens))
+        except StrataError as error:
+            self.say(Notice("context", f"the context could not grow: {error.message}", warning=True))
+            return False
+        return len(self.engine.tokens) == room
+
+    def _bring_back(self, opened: Opened, tokens: Sequence[int]) -> None:
+        """Restore exactly these tokens, and read what of them is not stored."""
+        whole = UnderWay(Prompt(tuple(tokens), len(tokens), 0, (), None, ()), ())
+        with self.store.shared():
+            plan, _ = self._restore(opened, whole, Watch(), strict=False, limit=len(tokens))
+        self.engine.read(tokens[plan.position :])
 
     def write_setup(self, opened: Opened, way: UnderWay) -> None:
         """The settings of the turns to come, where they are new, durable."""
-        self._count(way, lambda: write_setup(opened, self.engine, self.day, self._system, self._tools))
+        self._count(way, lambda: write_setup(opened, self.engine, self.day, self._system, self._tools, self._dropped))
 
     def _count(self, way: UnderWay, write: Callable[[], int]) -> None:
         """Add what `write` wrote to the turn's account."""
         parked = way.ticket.parked
         way.ticket.parked = replace(parked, bytes_written=parked.bytes_written + write())
 
-    def _plan(self, prompt: Prompt, exclude: frozenset[Path]) -> RestorePlan:
-        limit = len(prompt.tokens) - 1
+    def _plan(self, prompt: Prompt, exclude: frozenset[Path], limit: int | None = None) -> RestorePlan:
+        limit = len(prompt.tokens) - 1 if limit is None else limit
         mine = self.keeper.foreign_for in (None, self.name)
         agrees = min(common(self.engine.tokens, prompt.tokens), limit) if mine else 0
         live = Live(agrees, agrees if self.engine.can_cut(agrees) else 0)
@@ -303,11 +212,13 @@ class Chat:
             self._count(way, lambda: self.keeper.name_state(opened))
         return plan, restored, not_reused
 
-    def _restore(self, opened: Opened, way: UnderWay, watch: Watch, *, strict: bool) -> tuple[RestorePlan, Restored]:
+    def _restore(
+        self, opened: Opened, way: UnderWay, watch: Watch, *, strict: bool, limit: int | None = None
+    ) -> tuple[RestorePlan, Restored]:
         """Plan and execute; each file that cannot be used is left out of the next plan."""
         exclude: frozenset[Path] = frozenset()
         while True:
-            plan = self._plan(way.prompt, exclude)
+            plan = self._plan(way.prompt, exclude, limit)
             watch.planned(plan)
             try:
                 restored = execute(plan, self.engine, self.keeper.shelf, foreign_of(opened.head).files, owner=self.name)

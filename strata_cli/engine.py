@@ -220,4 +220,10 @@ class Engine(Protocol):
     def rebuild(self, plan: Rebuild) -> None:
         """Raises EngineFailed with the engine emptied."""
 
+    def grow(self, context_tokens: int) -> None:
+        """Exchange the context for one of another size: nothing is held afterwards, and `identity` may be another.
+
+        Raises NoRoom or ModelUnavailable with the old size in place.
+        """
+
     def close(self) -> None: ...

@@ -28,7 +28,7 @@ _CANNOT_RESERVE = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno
 
 
 class Entry(NamedTuple):
-    """One name in a folder, as lstat sees it. `size` (bytes) and `mtime_ns` are 0 of folders, and where not asked for."""
+    """One name in a folder, as lstat sees it. `size` (bytes) and `mtime_ns` are 0 for folders and where not asked."""
 
     name: str
     is_file: bool

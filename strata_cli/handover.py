@@ -7,7 +7,7 @@ that no boundary needs any more. A head never names a file before it is durable.
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from .errors import BelowFloor, NoRoom, StrataError
@@ -50,6 +50,7 @@ class Handover:
     def __init__(self, shelf: Shelf, writer: Writer, *, prepare: Callable[[], None]) -> None:
         self._shelf, self._writer, self._prepare = shelf, writer, prepare
         self.given_up: set[str] = set()  # parts that no head may name any more, though pending jobs know them
+        self._unlinking: set[str] = set()
         self.make_room: Callable[[int], bool] = lambda _needed_bytes: False
         self.told: Callable[[Ticket, Opened], None] = lambda _ticket, _opened: None
 
@@ -87,7 +88,7 @@ class Handover:
         )
         ticket.done.set()
         self.told(ticket, handing.opened)
-        self._drop(handing)
+        self.unlink_given_up()
         self._shelf.tier.shrink()
         if not self._shelf.tier.over():
             self._prepare()
@@ -106,8 +107,13 @@ class Handover:
         kept = (*handing.chain.rows, *(ref for ref in handing.chain.parts if ref.file not in dropped))
         if not all(map(self._is_durable, kept)):
             return
-        self.given_up.update(dropped)
-        for file in dropped:
+        self.give_up(dropped)
+
+    def give_up(self, files: Iterable[str]) -> None:
+        """No head names these any more; one that a job is writing at this moment is unlinked behind it."""
+        for file in files:
+            self.given_up.add(file)
+            self._unlinking.add(file)
             self._shelf.tier.drop(self._shelf.store.segment_path(file))
 
     def _waiting(self, chain: Chain) -> list[Entry]:
@@ -147,14 +153,18 @@ class Handover:
     def _is_durable(self, ref: SegmentRef) -> bool:
         return ref.file not in self.given_up and self._shelf.is_durable(self._shelf.store.segment_path(ref.file))
 
-    def _drop(self, handing: Handing) -> None:
-        """Unlink parts that no kept boundary needs, unless somebody else may use them or is busy."""
-        if not handing.drop or not handing.opened.keeps:
+    def unlink_given_up(self) -> None:
+        """Unlink parts that no kept boundary needs, unless somebody else may use them; those who are busy come first.
+
+        What cannot be had now is tried again behind the next turn, and when leaving.
+        """
+        if not self._unlinking:
             return
         with contextlib.suppress(StrataError), self._shelf.store.exclusive():
-            for ref in handing.drop:
-                if ref.file in self.given_up:
-                    self._shelf.store.drop_part(ref.file)
+            while self._unlinking:
+                file = self._unlinking.pop()
+                if file in self.given_up:
+                    self._shelf.store.drop_part(file)
 
 
 def with_state(head: Head, identity: Identity, chain: Chain) -> Head:

@@ -12,13 +12,15 @@ from .opened import GIVEN, Opened, role
 from .prompt import Entry, content_text
 
 
-def entries(opened: Opened | None, system: str | None, vocabulary: Vocabulary) -> list[Entry]:
-    """The system text and the messages up to the last reply."""
+def entries(
+    opened: Opened | None, system: str | None, vocabulary: Vocabulary, dropped: int | None = None
+) -> list[Entry]:
+    """The system text and the messages up to the last reply, less those up to line `dropped`."""
     first = [Entry({"role": "system", "content": system})] if system else []
     if opened is None:
         return first
     foreign = foreign_of(opened.head)
-    return [*first, *(_entry(line, vocabulary, foreign) for line in opened.answered)]
+    return [*first, *(_entry(line, vocabulary, foreign) for line in opened.answered if line.id > (dropped or 0))]
 
 
 def _entry(line: Line, vocabulary: Vocabulary, foreign: Foreign) -> Entry:

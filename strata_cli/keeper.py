@@ -71,6 +71,11 @@ class Keeper:
             self.foreign_for = None
         self._parker.own = self.foreign_for is None
 
+    def context_grew(self) -> None:
+        """The engine holds nothing, in a context of another size, which the conversation remembers."""
+        self.chain = Chain()
+        self._options = {**self._options, "ctx_size": self._engine.context_tokens}
+
     def stands_on_nothing(self, *, foreign_for: str | None) -> None:
         """The engine holds a state that no file of the directory has."""
         self.chain, self.foreign_for = Chain(), foreign_for
@@ -130,7 +135,9 @@ class Keeper:
                 for state in head.states.values():
                     for ref in state.parts:
                         self._store.share(ref.file)
-            target.update_head(lambda blank: replace(self._described(blank), states=dict(head.states) if head else {}))
+            tokens = len(target.log.tokens())
+            states = {digest: _up_to(state, tokens) for digest, state in (head.states if head else {}).items()}
+            target.update_head(lambda blank: replace(self._described(blank), states=states, tokens=tokens))
 
     def _mark_shared(self, opened: Opened, chain: Chain) -> None:
         """Parts that this conversation did not write itself may be thinned by the one that did: mark them."""
@@ -225,9 +232,7 @@ class Keeper:
         durable (B9): the writer unlinks them then, and `_settle` takes them out. Returns these."""
         stored = tuple(ref for ref in dropped if self.shelf.is_durable(self._store.segment_path(ref.file)))
         unwritten = [ref for ref in dropped if ref not in stored]
-        self._handover.given_up.update(ref.file for ref in unwritten)
-        for ref in unwritten:
-            self.shelf.tier.drop(self._store.segment_path(ref.file))
+        self._handover.give_up(ref.file for ref in unwritten)
         self._settle()
         return stored
 
@@ -259,6 +264,7 @@ class Keeper:
         for handing in self._waiting.values():
             self._handover.submit(handing)
         self._waiting.clear()
+        self._writer.submit(self._handover.unlink_given_up)
         if not self._writer.wait(self._policy.leave_s, hurried=hurried):
             left = len(self.shelf.tier.unwritten())
             self._say(Notice("leave", f"left without writing {left} ranges: they will be read again", warning=True))
@@ -287,3 +293,9 @@ def _sum(one: Parked, other: Parked) -> Parked:
         skipped=None if one.segments or other.segments else other.skipped,
         state_bytes=one.state_bytes + other.state_bytes,
     )
+
+
+def _up_to(state: StateRef, tokens: int) -> StateRef:
+    """What of a state lies before a position."""
+    chain = Chain(state.segments, state.parts).cut(tokens)
+    return StateRef(state.identity, chain.rows, chain.parts, chain.end)

@@ -57,6 +57,12 @@ class Opened:
         return self.setup.get("tools")
 
     @property
+    def dropped(self) -> int | None:
+        """The last line that is left out of prompts, since they would not fit the context."""
+        found = self.setup.get("dropped")
+        return found if isinstance(found, int) else None
+
+    @property
     def day(self) -> date | None:
         """The day that the template's date is pinned to."""
         return day_of(self.setup)

@@ -5,6 +5,7 @@ is `slash`.
 """
 
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -13,8 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from .back_commands import edit, fork_here, retry, undo_turns
 from .conversation import Chat
-from .errors import NotFound, StrataError, UsageProblem
+from .errors import Interrupted, NotFound, StrataError, UsageProblem
+from .files import Files
 from .handover import Ticket
 from .head import Head
 from .loop_files import restore, save
@@ -36,6 +39,7 @@ from .run_command import RunRequest, open_conversation, read_whole, watched_turn
 from .said import turn_data
 from .session import Session
 from .slash import COMMANDS, Command, Said, find, read_line
+from .typed_history import FILE_NAME, TypedHistory, wanted
 
 Item = Said | Command | StrataError
 
@@ -114,6 +118,10 @@ class Loop:
             "/tokens": self._tokens,
             "/prefix": self._prefix,
             "/pin": self._pin,
+            "/retry": lambda _: retry(self.chat or self.open(), self._say),
+            "/undo": lambda command: undo_turns(self.chat or self.open(), command, self.out),
+            "/edit": lambda command: edit(self.chat or self.open(), command, self._say),
+            "/fork": lambda command: fork_here(self.chat or self.open(), command, self.out),
             "/save": self._save,
             "/restore": self._restore,
             "/read": self._read,
@@ -277,6 +285,16 @@ class Loop:
     def _pin(self, _: Command) -> dict[str, Any]:
         return pin(self.session, self.chat or self.open())
 
+    def status(self) -> str:
+        """The line below the prompt: conversation, model, context, and what the last turn reused."""
+        chat = self.chat
+        if chat is None:
+            return "a new conversation"
+        counts = self.last.get("tokens", {})
+        reused = f", {counts['reused'] / counts['prompt']:.0%} of the last prompt reused" if counts else ""
+        held, room = len(chat.engine.tokens), chat.engine.context_tokens
+        return f"{chat.name or 'a new conversation'} | {chat.engine.model.path.name} | {held:,} of {room:,} tokens{reused}"
+
     def _tokens(self, _: Command) -> dict[str, Any]:
         chat = self.chat or self.open()
         held, room = len(chat.engine.tokens), chat.engine.context_tokens
@@ -292,13 +310,17 @@ def loop(request: RunRequest, session: Session) -> int:
     session.out.streams_tokens = session.out.mode is not Mode.JSON
     if request.conversation is not None or request.continue_last:
         runner.open()
-    for item in items(request, session, runner):
-        if not runner.step(item):
-            break
+    left = 0
+    try:
+        for item in items(request, session, runner):
+            if not runner.step(item):
+                break
+    except Interrupted as error:  # Ctrl-C twice
+        left = error.exit_code
     with session.stop.deferring():
         session.close_chat()
     runner.parks.flush()
-    return session.stop.status.exit_code if session.stop.ending else 0
+    return session.stop.status.exit_code if session.stop.ending else left
 
 
 def items(request: RunRequest, session: Session, runner: Loop) -> Iterator[Item]:
@@ -307,9 +329,18 @@ def items(request: RunRequest, session: Session, runner: Loop) -> Iterator[Item]
         return map(json_item, lines())
     if request.repl == "text" or not sys.stdin.isatty():
         return map(text_item, lines())
-    from .terminal import typed
+    from .terminal import desk_of, typed
 
-    return typed(session, runner.chat)
+    return typed(desk_of(session, runner.status, history_of(request, session)))
+
+
+def history_of(request: RunRequest, session: Session) -> TypedHistory | None:
+    """The history of what is typed, unless a flag, STRATA_NO_HISTORY or the configuration says no."""
+    settings, places = session.config.settings.repl, session.config.places
+    keep = session.wishes.save and request.history
+    if not wanted(os.environ, setting=settings.history, entries=settings.history_entries, save=keep):
+        return None
+    return TypedHistory(places.state / FILE_NAME, settings.history_entries, Files())
 
 
 def lines() -> Iterator[str]:

@@ -13,11 +13,12 @@ from .streaming import ReplyText
 
 @dataclass(frozen=True)
 class ReplyOptions:
-    """`limit_tokens` 0: what the context has left."""
+    """`limit_tokens` 0: what the context has left. `on_full`: see `full_context`."""
 
     sampling: Sampling = field(default_factory=Sampling)
     limit_tokens: int = 0
     stops: Sequence[str] = ()
+    on_full: str = "stop"
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,12 @@ def write_reply(
     *,
     show: Callable[[str], None],
     cancelled: Callable[[], bool],
+    make_room: Callable[[], bool] = lambda: False,
 ) -> Reply:
-    """Sample until the reply ends. A failing engine ends it as an interruption would, and is told."""
+    """Sample until the reply ends. A failing engine ends it as an interruption would, and is told.
+
+    `make_room` is asked when the context is full: true where there is more of it now.
+    """
     text, tokens = ReplyText(options.stops), list[int]()
     finish, failed = "interrupted", None
     engine.start_sampling(options.sampling)
@@ -54,7 +59,8 @@ def write_reply(
             tokens += [token] if shown else []
             break
         tokens.append(token)
-        if len(tokens) == options.limit_tokens or len(engine.tokens) == engine.context_tokens:
+        full = len(engine.tokens) == engine.context_tokens
+        if len(tokens) == options.limit_tokens or (full and not make_room()):
             finish = "length"
             break
         try:

@@ -16,12 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
+from .back_commands import fork_source
 from .conversation import Chat
 from .errors import NotFound, UsageProblem
 from .files import Files, read_bytes
+from .going_back import fork
 from .head import Head
 from .messages import continued, named, read_messages, split, take_in
-from .names import check_name, nearest
+from .names import check_name, nearest, resolve
+from .opened import open_named
 from .output import Mode, Output
 from .prefix_marks import keep_marked
 from .prefix_start import begin_at_prefix
@@ -51,6 +54,7 @@ class RunRequest:
     messages: str | None = None
     replace: bool = False
     prefix: str | None = None
+    fork: str | None = None
 
 
 def check(request: RunRequest) -> None:
@@ -65,6 +69,8 @@ def check(request: RunRequest) -> None:
         check_name(request.prefix)
         if request.continue_last or request.messages is not None or request.existing:
             raise UsageProblem("--prefix begins a new conversation", hint="-C NEW gives it a name")
+    if request.fork is not None and (request.continue_last or request.messages is not None or request.prefix):
+        raise UsageProblem("--fork begins a new conversation", hint="-C NEW gives it a name")
     if request.messages is not None and "-" in request.words:
         raise UsageProblem("`-` and --messages are two different wishes", hint="--messages - reads standard input")
     if request.replace and (request.messages is None or request.conversation is None):
@@ -191,6 +197,8 @@ def waits(stdin: TextIO | None) -> bool:
 
 def open_conversation(request: RunRequest, session: Session) -> Chat:
     """The chat with the conversation that the command line means. Raises NotFound, Locked, ModelUnavailable."""
+    if request.fork is not None:
+        return open_fork(request, session)
     head, name = wanted_conversation(request, session)
     if request.prefix is not None:
         if name is not None and name in session.store.names():
@@ -205,6 +213,21 @@ def open_conversation(request: RunRequest, session: Session) -> Chat:
     system = request.system if request.system is not None else chat.system
     tools = request.tools if request.tools is not None else chat.tools
     chat.set_system(system, tools)
+    return chat
+
+
+def open_fork(request: RunRequest, session: Session) -> Chat:
+    """A new conversation that shares another one's beginning; the other may be open elsewhere."""
+    wanted, turn = fork_source(str(request.fork))
+    store, name = session.store, request.conversation
+    source = resolve(wanted, store.names())
+    if name is not None and name in store.names():
+        raise UsageProblem(f"{name} exists already", hint="-C gives the fork a name that is free")
+    chat = session.chat_for(session.head_of(source))
+    forked = fork(chat, name, turn, source=open_named(store, source, create=False, keep=False))
+    session.out.note(f"{forked} goes on where {source} stands")
+    system = request.system if request.system is not None else chat.system
+    chat.set_system(system, request.tools if request.tools is not None else chat.tools)
     return chat
 
 

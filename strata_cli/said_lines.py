@@ -19,11 +19,19 @@ def user(said: Said) -> dict[str, Any]:
     return {"role": "user", "content": said} if isinstance(said, str) else dict(said)
 
 
-def write_setup(opened: Opened, engine: Engine, day: date, system: str | None, tools: Sequence[Any] | None) -> int:
+def write_setup(
+    opened: Opened,
+    engine: Engine,
+    day: date,
+    system: str | None,
+    tools: Sequence[Any] | None,
+    dropped: int | None = None,
+) -> int:
     """The settings of the turns to come, where they are new. Returns the bytes written. Raises StorageFailed."""
     setup: dict[str, Any] = {"date": day.isoformat(), "template": engine.template.origin}
     setup |= {"system": system} if system else {}
     setup |= {"tools": list(tools)} if tools else {}
+    setup |= {"dropped": dropped} if dropped is not None else {}
     if dict(opened.setup) == setup:
         return 0
     return opened.append(parent=last_reply(opened), kind="setup", settings=setup)

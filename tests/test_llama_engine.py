@@ -621,7 +621,7 @@ def test_text_survives_the_tokenizer(engines: Engines, text: str) -> None:
 
 def test_the_vocabulary_alone_is_the_same(tiny: Callable[..., Path], engines: Engines) -> None:
     engine = engines("llama")
-    alone = load_vocabulary(engine.model.path)
+    alone, _ = load_vocabulary(engine.model.path)
     assert alone.digest == engine.vocabulary.digest and len(alone) == len(engine.vocabulary)
 
 

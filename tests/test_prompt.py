@@ -40,7 +40,7 @@ DATED = "<|im_start|>system\nToday is {{ strftime_now('%d %B %Y') }}.<|im_end|>\
 
 @pytest.fixture(scope="module")
 def vocabulary(tiny: Callable[..., Path]) -> Any:
-    return load_vocabulary(tiny("llama"))
+    return load_vocabulary(tiny("llama"))[0]
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from .. import options as o
+from ..errors import UsageProblem
 from ..inspect_command import inspect_directory
 from ..inspect_conversation_command import inspect_conversation, verify_directory
 from ..store import Store
@@ -22,6 +23,10 @@ def inspect(
     show_all: Annotated[bool, typer.Option("--all", help="Every conversation, not the newest 20.")] = False,
     transcript: Annotated[bool, typer.Option("--transcript", help="What was said, too.")] = False,
     verify: Annotated[bool, typer.Option("--verify", help="Check every byte; change nothing.")] = False,
+    why: Annotated[
+        str | None, typer.Option(metavar="FILE|-", help="Where the prompt in FILE leaves the conversation.")
+    ] = None,
+    model: o.Model = None,
     as_json: o.Json = False,
     quiet: o.Quiet = False,
     verbose: o.Verbose = 0,
@@ -32,6 +37,13 @@ def inspect(
     """
     command = Run("inspect", as_json=as_json, quiet=quiet, verbose=verbose)
     store = command.store()
+    if why is not None:
+        from ..run_command import message_text
+        from ..why_command import why as tell_why
+
+        if wanted is None:
+            raise UsageProblem("--why needs the name of a conversation", hint="strata inspect NAME --why FILE")
+        return tell_why(wanted, message_text(why), model, store, command.config, command.out)
     if wanted is not None and is_file(wanted, store):
         from ..inspect_file_command import inspect_file
 

@@ -7,6 +7,7 @@ import typer
 from .. import options as o
 from ..engine import EngineOptions, Sampling
 from ..errors import UsageProblem
+from ..full_context import CHOICES
 from ..reply import ReplyOptions
 from ..run_command import RunRequest, check, read_tools, read_whole, wants_loop
 from ..run_command import run as run_request
@@ -51,6 +52,10 @@ def run(
     no_save: Annotated[bool, typer.Option("--no-save", help="Write nothing: no text, no state, no history.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Fail where stored state cannot be used.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Show what would be kept, applied and read.")] = False,
+    fork: Annotated[
+        str | None, typer.Option(metavar="NAME[@TURN]", help="A new conversation from there; -C NEW names it.")
+    ] = None,
+    on_full: Annotated[str, typer.Option(metavar="CHOICE", help="A full context: stop, grow or drop-oldest.")] = "stop",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Download what hf: names without asking.")] = False,
     repl: Annotated[str | None, typer.Option(metavar="text|jsonl", help="The loop, from standard input.")] = None,
     model: o.Model = None,
@@ -90,6 +95,8 @@ def run(
         rope_freq_base,
         rope_freq_scale,
     )
+    if on_full not in CHOICES:
+        raise UsageProblem(f"--on-full {on_full}: not one of {', '.join(CHOICES)}")
     if repl not in (None, "text", "jsonl"):
         raise UsageProblem(f"--repl {repl}: text or jsonl")
     if system is not None and system_file is not None:
@@ -102,10 +109,11 @@ def run(
         existing=existing,
         system=read_whole(system_file, "--system-file") if system_file is not None else system,
         tools=read_tools(tools) if tools is not None else None,
-        reply=ReplyOptions(sampling, max_tokens, tuple(stop or ())),
+        reply=ReplyOptions(sampling, max_tokens, tuple(stop or ()), on_full),
         strict=strict,
         plan=plan,
         repl=repl,
+        fork=fork,
         messages=messages,
         prefix=prefix,
         replace=replace,

@@ -5,6 +5,7 @@
 of tokens in `sampler`, and the live sequence in `live`.
 """
 
-from .loading import check_gguf, load, load_vocabulary
+from .gguf import check_gguf
+from .loading import load, load_vocabulary
 
 __all__ = ["check_gguf", "load", "load_vocabulary"]

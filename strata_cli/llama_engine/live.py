@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engine import Buffer, Cancelled, Captured, EngineFailed, Memory, ModelFacts, Rebuild, Sampling
-from ..errors import NoRoom
+from ..errors import NoRoom, StrataError
 from ..identity import Identity
 from ..state_shape import Shape, check_state
 from .binding import LOG, llama
@@ -34,6 +34,7 @@ class LlamaEngine:
         template: JinjaTemplate,
         context_tokens: int,
         batch_tokens: int,
+        reopen: Callable[[int], Identity],
     ) -> None:
         self._lc, self._handles, self._context = llama(), handles, handles.context
         self.memory, self.identity, self.model = memory, identity, model
@@ -43,6 +44,7 @@ class LlamaEngine:
         self.state = SequenceState(self._context, memory)
         self._batch = self._lc.llama_batch_init(batch_tokens, 0, 1)
         self._sampler: LlamaSampler | None = None
+        self._reopen = reopen
         self._tokens: list[int] = []
 
     @property
@@ -164,6 +166,21 @@ class LlamaEngine:
             self.state.apply(part, part=True)
         if self.state.position() != target or not self.state.reaches(target):
             raise EngineFailed(f"the engine stands at {self.state.position()} instead of {target} after a restore")
+
+    def grow(self, context_tokens: int) -> None:
+        """See `Engine.grow`."""
+        before = self.context_tokens
+        self.clear()
+        try:
+            self._open(context_tokens)
+        except StrataError:
+            self._open(before)
+            raise
+
+    def _open(self, context_tokens: int) -> None:
+        self.identity = self._reopen(context_tokens)
+        self._context, self.context_tokens = self._handles.context, context_tokens
+        self.state = SequenceState(self._context, self.memory)
 
     def close(self) -> None:
         if self._sampler is not None:

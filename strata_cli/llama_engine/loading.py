@@ -4,11 +4,9 @@ Owns parameters, the identity of what was loaded, and the refusal of models whos
 """
 
 import ctypes
-import mmap
 import os
-import stat
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +15,10 @@ from ..errors import Interrupted, ModelUnavailable, NoRoom, Refused, UsageProble
 from ..identity import Identity
 from ..state_shape import Shape, learn
 from .binding import LOG, llama
+from .gguf import check_gguf, has_long_factors
 from .live import LlamaEngine
 from .state import PARTIAL, PREFIX_BYTES, WHOLE, SequenceState
-from .template import choose_template
+from .template import JinjaTemplate, choose_template
 from .vocabulary import LlamaVocabulary
 
 CACHE_TYPES = {
@@ -30,7 +29,6 @@ FLASH_ATTENTION = {"on": 1, "off": 0, "auto": -1}
 DEFAULT_CONTEXT_TOKENS, DEFAULT_BATCH_TOKENS, MICRO_BATCH_TOKENS = 8192, 512, 512
 CONTEXT_STEP_TOKENS = 256  # llama.cpp rounds a context up to this
 REFUSED_ARCHITECTURES = {"deepseek4": "it aborts the process when a range of its memory is copied"}
-HEADER_SEARCH_BYTES = 64 << 20
 
 
 @dataclass
@@ -51,6 +49,11 @@ class Handles:
             lc.llama_model_free(self.model)
         self.model = self.context = None
         self.adapters = []
+
+    def free_context(self) -> None:
+        if self.context:
+            llama().llama_free(self.context)
+            self.context = None
 
 
 def load(
@@ -84,6 +87,7 @@ def load(
         facts = _facts(lc, handles.model, path, notes)
         _refuse(lc, handles.model, facts)
         context_tokens = _open_context(lc, handles, options, facts)
+        _load_adapters(lc, handles, options)
         _attach_adapters(lc, handles, options)
         return _engine(lc, handles, options, facts, context_tokens, digest, adapter_digests)
     except BaseException:
@@ -91,8 +95,8 @@ def load(
         raise
 
 
-def load_vocabulary(path: Path, *, log_path: Path | None = None) -> LlamaVocabulary:
-    """Only the tokenizer of a GGUF, without its weights. Raises ModelUnavailable."""
+def load_vocabulary(path: Path, *, log_path: Path | None = None) -> tuple[LlamaVocabulary, JinjaTemplate]:
+    """Only the tokenizer and the chat template of a GGUF, without its weights. Raises ModelUnavailable."""
     check_gguf(path)
     lc = _binding()
     if log_path is not None:
@@ -102,33 +106,17 @@ def load_vocabulary(path: Path, *, log_path: Path | None = None) -> LlamaVocabul
     model = lc.llama_model_load_from_file(os.fsencode(path), params)
     if not model:
         raise ModelUnavailable(f"{path}: the vocabulary cannot be loaded: {LOG.reason()}")
-    return LlamaVocabulary(lc.llama_model_get_vocab(model))
+    vocabulary = LlamaVocabulary(lc.llama_model_get_vocab(model))
+    return vocabulary, _template(lc, model, vocabulary)
 
 
-def check_gguf(path: Path) -> None:
-    """Raises ModelUnavailable for what is plainly no model, before llama.cpp is imported."""
-    try:
-        magic = _first_bytes(path)
-    except FileNotFoundError:
-        raise ModelUnavailable(f"{path}: no such file", hint="give a GGUF file with -m") from None
-    except IsADirectoryError:
-        raise ModelUnavailable(f"{path}: a folder, not a GGUF file", hint="give a GGUF file with -m") from None
-    except OSError as error:
-        raise ModelUnavailable(f"{path}: cannot be read: {error.strerror}") from None
-    if magic != b"GGUF":
-        raise ModelUnavailable(f"{path}: not a GGUF file", hint="give a GGUF file with -m")
-
-
-def _first_bytes(path: Path) -> bytes:
-    """The magic of a regular file; a FIFO or a device is refused and cannot hang."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(path)
-        return os.read(descriptor, 4) if stat.S_ISREG(mode) else b""
-    finally:
-        os.close(descriptor)
+def _template(lc: Any, model: Any, vocabulary: LlamaVocabulary) -> JinjaTemplate:
+    bos, eos = (
+        vocabulary.special_text(int(token))
+        for token in (vocabulary.bos, lc.llama_vocab_eos(lc.llama_model_get_vocab(model)))
+    )
+    text = lc.llama_model_chat_template(model, None)
+    return choose_template(text.decode(errors="replace") if text else None, bos, eos)
 
 
 def check_options(options: EngineOptions) -> None:
@@ -265,14 +253,17 @@ def thread_counts(threads: int | None) -> tuple[int, int]:
     return (available if available <= 4 else available // 2), available
 
 
-def _attach_adapters(lc: Any, handles: Handles, options: EngineOptions) -> None:
-    loras = options.loras or ()
-    for path, _ in loras:
+def _load_adapters(lc: Any, handles: Handles, options: EngineOptions) -> None:
+    for path, _ in options.loras or ():
         check_gguf(Path(path))
         adapter = lc.llama_adapter_lora_init(handles.model, os.fsencode(path))
         if not adapter:
             raise ModelUnavailable(f"{path}: the adapter does not fit the model: {LOG.reason()}")
         handles.adapters.append(adapter)
+
+
+def _attach_adapters(lc: Any, handles: Handles, options: EngineOptions) -> None:
+    loras = options.loras or ()
     if loras:
         adapters = (lc.llama_adapter_lora_p_ctypes * len(loras))(*handles.adapters)
         scales = (ctypes.c_float * len(loras))(*[scale for _, scale in loras])
@@ -301,31 +292,36 @@ def _engine(
     vocabulary = LlamaVocabulary(lc.llama_model_get_vocab(handles.model))
     probe = _probe(lc, handles, facts, vocabulary)
     scales = [scale for _, scale in options.loras or ()]
-    identity = Identity(
-        weights=digest,
-        adapters=tuple(zip(adapter_digests, scales, strict=True)),
-        cache_type_k=options.cache_type_k or "f16",
-        cache_type_v=options.cache_type_v or "f16",
-        v_transposed=probe.v_transposed,
-        rope=_rope(lc, handles.model, options, facts, context_tokens),
-        state_format=facts.state_format,
-        layout={"recipe": 1},
-    )
-    bos, eos = (
-        vocabulary.special_text(int(token))
-        for token in (vocabulary.bos, lc.llama_vocab_eos(lc.llama_model_get_vocab(handles.model)))
-    )
-    text = lc.llama_model_chat_template(handles.model, None)
+
+    def identity_at(size: int) -> Identity:
+        return Identity(
+            weights=digest,
+            adapters=tuple(zip(adapter_digests, scales, strict=True)),
+            cache_type_k=options.cache_type_k or "f16",
+            cache_type_v=options.cache_type_v or "f16",
+            v_transposed=probe.v_transposed,
+            rope=_rope(lc, handles.model, options, facts, size),
+            state_format=facts.state_format,
+            layout={"recipe": 1},
+        )
+
+    def reopen(size: int) -> Identity:
+        handles.free_context()
+        _open_context(lc, handles, replace(options, ctx_size=size), facts)
+        _attach_adapters(lc, handles, options)
+        return identity_at(size)
+
     return LlamaEngine(
         handles=handles,
         memory=probe.memory,
         shape=probe.shape,
-        identity=identity,
+        identity=identity_at(context_tokens),
         model=facts,
         vocabulary=vocabulary,
-        template=choose_template(text.decode(errors="replace") if text else None, bos, eos),
+        template=_template(lc, handles.model, vocabulary),
         context_tokens=context_tokens,
         batch_tokens=int(lc.llama_n_batch(handles.context)),
+        reopen=reopen,
     )
 
 
@@ -380,9 +376,3 @@ def _rope(
         "freq_scale": float(options.rope_freq_scale or 0.0),
         "factors": factors,
     }
-
-
-def has_long_factors(path: Path) -> bool:
-    """Whether the GGUF names a tensor of long RoPE factors (phi-3 and its like)."""
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return data.find(b"rope_factors_long.weight", 0, min(len(data), HEADER_SEARCH_BYTES)) >= 0
