@@ -154,20 +154,24 @@ class Loop:
             if word == "/exit":
                 self.out.finish({}, command=word)
                 return False
-            data = self._say(item.text) if isinstance(item, Said) else self._actions[word](item)
+            data = self._ask(item.text) if isinstance(item, Said) else self._actions[word](item)
             self.out.finish(data, command=word)
         except StrataError as error:
             self.out.fail(error, command=word)
         return not self.session.stop.ending and not self.out.reader_left
 
-    def _say(self, text: str) -> dict[str, Any]:
+    def _ask(self, text: str) -> dict[str, Any]:
+        """A prompt, after the files that were read for it."""
         if not text.strip():
             raise UsageProblem("the prompt is empty")
+        data = self._say("\n\n".join([*self.read_texts, text]))
+        self.read_texts.clear()
+        return data
+
+    def _say(self, text: str) -> dict[str, Any]:
         chat = self.chat or self.open()
-        text = "\n\n".join([*self.read_texts, text])
         with self.session.stop.deferring():
             result = watched_turn(chat, text, self.request.reply, self.session, strict=self.request.strict)
-        self.read_texts.clear()
         self.last = turn_data(result, self.session.load_ms)
         if result.finish == "interrupted":
             self.out.note("interrupted" + ("; what was said is kept" if result.reply else ""))
@@ -293,7 +297,8 @@ class Loop:
         counts = self.last.get("tokens", {})
         reused = f", {counts['reused'] / counts['prompt']:.0%} of the last prompt reused" if counts else ""
         held, room = len(chat.engine.tokens), chat.engine.context_tokens
-        return f"{chat.name or 'a new conversation'} | {chat.engine.model.path.name} | {held:,} of {room:,} tokens{reused}"
+        name, model = chat.name or "a new conversation", chat.engine.model.path.name
+        return f"{name} | {model} | {held:,} of {room:,} tokens{reused}"
 
     def _tokens(self, _: Command) -> dict[str, Any]:
         chat = self.chat or self.open()

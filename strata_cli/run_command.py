@@ -54,6 +54,7 @@ class RunRequest:
     messages: str | None = None
     replace: bool = False
     prefix: str | None = None
+    history: bool = True
     fork: str | None = None
 
 

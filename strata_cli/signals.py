@@ -5,6 +5,7 @@ Owns the handlers and the exit status that follows. What is cancelled, and where
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -21,6 +22,7 @@ class Stop:
     def __init__(self) -> None:
         self.requested = 0
         self.ending = False
+        self.interrupted_at = float("-inf")  # the last SIGINT, on the monotonic clock
         self._deferred = False
 
     def install(self) -> None:
@@ -54,6 +56,8 @@ class Stop:
 
     def _take(self, number: int, _: FrameType | None) -> None:
         self.requested += 1
+        if number == signal.SIGINT:
+            self.interrupted_at = time.monotonic()
         self.ending = self.ending or number in ENDING
         if self.requested >= LAST_WARNING and self._deferred:
             os._exit(self.status.exit_code)

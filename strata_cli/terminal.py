@@ -1,36 +1,203 @@
-"""Lines typed at a terminal: editing, history, completion of commands.
+"""Lines typed at a terminal: editing, history, completion, several lines, pastes, Ctrl-C and Ctrl-D.
 
-Owns the prompt_toolkit session. What a line does is `repl`.
+Owns the prompt_toolkit session. What a line does is `repl`; what a history is on disk, `typed_history`.
 """
 
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TextIO
 
-from .conversation import Chat
-from .errors import StrataError
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
+from prompt_toolkit.document import Document
+from prompt_toolkit.formatted_text import FormattedText
+from prompt_toolkit.history import History, InMemoryHistory
+from prompt_toolkit.input import Input
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.keys import Keys
+from prompt_toolkit.output import Output as TerminalOutput
+from prompt_toolkit.output import create_output
+
+from .errors import Interrupted, StrataError
+from .loop_words import SETTABLE
+from .output import Output
+from .safe_text import one_line
 from .session import Session
-from .slash import Command, Said, read_line
+from .signals import Stop
+from .slash import COMMANDS, Command, Said, read_line
+from .typed_history import TypedHistory
+
+TWICE_S = 2.0
+FILES = ("/restore", "/read")
 
 
-def typed(session: Session, chat: Chat | None) -> Iterator[Said | Command | StrataError]:
-    """What the user types, until end of input. Ctrl-C clears the line; on an empty one it says how to leave."""
+@dataclass(frozen=True)
+class Desk:
+    """What typing needs from the loop. `names` gives conversations or prefixes, `status` the line at the bottom."""
 
-    from prompt_toolkit import PromptSession
-    from prompt_toolkit.output import create_output
+    out: Output
+    stop: Stop
+    names: Callable[[str], Iterable[str]]
+    status: Callable[[], str]
+    history: TypedHistory | None = None
+    monotonic: Callable[[], float] = time.monotonic
 
-    prompt: PromptSession[str] = PromptSession(output=create_output(stdout=sys.stderr))
-    session.out.note("/help lists the commands, Ctrl-D leaves")
+
+def desk_of(session: Session, status: Callable[[], str], history: TypedHistory | None) -> Desk:
+    return Desk(session.out, session.stop, session.store.names, status, history)
+
+
+def typed(
+    desk: Desk, *, source: Input | None = None, target: TerminalOutput | None = None
+) -> Iterator[Said | Command | StrataError]:
+    """What the user types, until end of input. Raises Interrupted for Ctrl-C twice within two seconds."""
+    line = Line(desk)
+    prompt: PromptSession[str] = PromptSession(
+        FormattedText([("", "> ")]),
+        multiline=True,
+        prompt_continuation="  ",  # blank, so that what is copied from the screen has no marks in it
+        history=PrivateHistory(desk.history) if desk.history is not None else InMemoryHistory(),
+        completer=Words(desk.names),
+        complete_while_typing=False,
+        key_bindings=line.keys(),
+        bottom_toolbar=lambda: FormattedText([("", one_line(desk.status()))]),
+        enable_suspend=True,
+        enable_open_in_editor=True,
+        tempfile_suffix=".txt",
+        reserve_space_for_menu=6,
+        input=source,
+        output=target or create_output(stdout=screen()),
+    )
+    desk.out.note("/help lists the commands, Alt+Enter begins a new line, Ctrl-D leaves")
     while True:
+        line.pasted = False
         try:
-            line = prompt.prompt("> ")
+            text = prompt.prompt()
         except KeyboardInterrupt:
-            session.out.note("Ctrl-D or /exit leaves")
+            line.interrupted()
             continue
-        except EOFError:
+        except (EOFError, OSError):  # Ctrl-D, or the terminal is gone
             return
-        if not line.strip():
-            continue
+        if desk.history is not None and desk.history.trouble:
+            desk.out.warning(f"no history is kept: {desk.history.trouble}")
+            desk.history.trouble = ""
+        if text.strip():
+            yield line.read(text)
+
+
+def screen() -> TextIO:
+    """Where the prompt is drawn: stderr, or stdout where that alone is a terminal."""
+    return sys.stderr if sys.stderr.isatty() or not sys.stdout.isatty() else sys.stdout
+
+
+class Line:
+    """One prompt's keys. `pasted`: what stands there began as a paste, so that it is no command."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self.pasted = False
+
+    def read(self, text: str) -> Said | Command | StrataError:
+        if self.pasted:
+            return Said(text)
         try:
-            yield read_line(line)
+            return read_line(text)
         except StrataError as error:
-            yield error
+            return error
+
+    def interrupted(self) -> None:
+        """Ctrl-C with nothing typed: a hint, and the way out the second time."""
+        now = self._desk.monotonic()
+        if now - self._desk.stop.interrupted_at < TWICE_S:
+            raise Interrupted("interrupted")
+        self._desk.stop.interrupted_at = now
+        self._desk.out.note("Ctrl-C again, Ctrl-D or /exit leaves; everything said is kept")
+
+    def keys(self) -> KeyBindings:
+        keys = KeyBindings()
+
+        @keys.add("enter")
+        def _(event: KeyPressEvent) -> None:
+            # More keys in the same breath are a paste on a terminal that does not mark pastes.
+            waiting = [press for press in event.key_processor.input_queue if press.key != Keys.CPRResponse]
+            if waiting:
+                self._note_paste(event)
+                event.current_buffer.insert_text("\n")
+            else:
+                event.current_buffer.validate_and_handle()
+
+        @keys.add("escape", "enter")
+        @keys.add("c-j")
+        def _(event: KeyPressEvent) -> None:
+            event.current_buffer.insert_text("\n")
+
+        @keys.add(Keys.BracketedPaste)
+        def _(event: KeyPressEvent) -> None:
+            self._note_paste(event)
+            event.current_buffer.insert_text(event.data.replace("\r\n", "\n").replace("\r", "\n"))
+
+        @keys.add("c-c")
+        def _(event: KeyPressEvent) -> None:
+            buffer = event.current_buffer
+            if buffer.text:
+                buffer.append_to_history()  # the Up key brings it back
+                buffer.reset()
+                self.pasted = False
+            else:
+                event.app.exit(exception=KeyboardInterrupt)
+
+        return keys
+
+    def _note_paste(self, event: KeyPressEvent) -> None:
+        self.pasted = self.pasted or not event.current_buffer.text.strip()
+
+
+class PrivateHistory(History):
+    """A TypedHistory as prompt_toolkit wants it: newest first."""
+
+    def __init__(self, typed: TypedHistory) -> None:
+        super().__init__()
+        self._typed = typed
+
+    def load_history_strings(self) -> Iterable[str]:
+        return reversed(self._typed.entries())
+
+    def store_string(self, string: str) -> None:
+        self._typed.add(string)
+
+
+class Words(Completer):
+    """Commands, and what they take: names, files, keys. Never text of a conversation."""
+
+    def __init__(self, names: Callable[[str], Iterable[str]]) -> None:
+        self._names = names
+        self._paths = PathCompleter(expanduser=True)
+
+    def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+        text = document.text_before_cursor
+        if not text.startswith("/") or text.startswith("//") or "\n" in document.text:
+            return
+        word, blank, rest = text.partition(" ")
+        if not blank:
+            for command in COMMANDS:
+                if command.word.startswith(word):
+                    yield Completion(command.word, -len(word), display_meta=command.help)
+        elif word in FILES or (word == "/save" and "-o " in rest):
+            path = rest.rpartition("-o ")[2] if word == "/save" else rest
+            yield from self._paths.get_completions(Document(path), complete_event)
+        else:
+            for candidate in self._candidates(word):
+                if candidate.startswith(rest):
+                    yield Completion(candidate, -len(rest))
+
+    def _candidates(self, word: str) -> Iterable[str]:
+        try:
+            if word == "/switch":
+                return self._names("conversations")
+            if word == "/prefix":
+                return self._names("prefixes")
+        except StrataError:
+            return ()
+        return SETTABLE if word == "/set" else ()

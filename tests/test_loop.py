@@ -149,7 +149,7 @@ def test_every_key_of_set_can_be_set_and_read() -> None:
 def test_history_shows_what_was_said_exactly(turns: Turns) -> None:
     whole, last, bad = lines_of(turns, "One [x].", "Two.", ["/history"], ["/history", "1"], ["/history", "x"])[2:]
     assert [message["content"] for message in whole["data"]["messages"]][::2] == ["One [x].", "Two."]
-    assert [message["content"] for message in last["data"]["messages"]][0] == "Two." and bad["exit_code"] == 2
+    assert last["data"]["messages"][0]["content"] == "Two." and bad["exit_code"] == 2
 
 
 def test_the_last_turns_begin_with_a_users_line() -> None:

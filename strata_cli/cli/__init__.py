@@ -11,6 +11,7 @@ from typing import Any
 
 from ..errors import StrataError, UsageProblem
 from ..output import Mode, Output, prepare_streams
+from . import bench as bench
 from . import config as config
 from . import inspect as inspect
 from . import prefix as prefix

@@ -50,6 +50,7 @@ def run(
     seed: Annotated[int | None, typer.Option(metavar="N", help="The same seed, the same reply.")] = None,
     greedy: Annotated[bool, typer.Option("--greedy", help="Always the most likely token.")] = False,
     no_save: Annotated[bool, typer.Option("--no-save", help="Write nothing: no text, no state, no history.")] = False,
+    no_history: Annotated[bool, typer.Option("--no-history", help="Keep no history of what is typed.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Fail where stored state cannot be used.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Show what would be kept, applied and read.")] = False,
     fork: Annotated[
@@ -116,6 +117,7 @@ def run(
         fork=fork,
         messages=messages,
         prefix=prefix,
+        history=not no_history,
         replace=replace,
     )
     command = Run("run", as_json=as_json, quiet=quiet, verbose=verbose)
