@@ -293,7 +293,9 @@ class Loop:
         counts = self.last.get("tokens", {})
         reused = f", {counts['reused'] / counts['prompt']:.0%} of the last prompt reused" if counts else ""
         held, room = len(chat.engine.tokens), chat.engine.context_tokens
-        return f"{chat.name or 'a new conversation'} | {chat.engine.model.path.name} | {held:,} of {room:,} tokens{reused}"
+        return (
+            f"{chat.name or 'a new conversation'} | {chat.engine.model.path.name} | {held:,} of {room:,} tokens{reused}"
+        )
 
     def _tokens(self, _: Command) -> dict[str, Any]:
         chat = self.chat or self.open()
