@@ -50,6 +50,7 @@ class Keeper:
         self._parker = Parker(engine, self.shelf, store.clock)
         self._waiting: dict[str, Handing] = {}  # captured and not handed to the writer, by conversation
         self.chain = Chain()
+        self._written_for: dict[str, str] = {}  # parts captured by this process, and for which conversation
         self.foreign_for: str | None = None  # the conversation for which state from elsewhere is in the engine
         self.parked: Callable[[Ticket, Opened], None] = lambda _ticket, _opened: None
 
@@ -143,7 +144,7 @@ class Keeper:
         """Parts that this conversation did not write itself may be thinned by the one that did: mark them."""
         named = {ref.file for state in (opened.head.states.values() if opened.head else ()) for ref in state.parts}
         for ref in chain.parts:
-            if ref.file not in named:
+            if ref.file not in named and self._written_for.get(ref.file) != opened.name:
                 self._store.share(ref.file)
 
     def _described(self, head: Head) -> Head:
@@ -188,7 +189,9 @@ class Keeper:
             ticket.parked = replace(ticket.parked, skipped="no_room" if isinstance(error, NoRoom) else "failed")
             self._say(Notice("park", f"not saved: {error.message}", warning=True))
             return
-        self._handover.given_up.difference_update({ref.file for ref in self.chain.parts} - known)
+        captured = {ref.file for ref in self.chain.parts} - known
+        self._handover.given_up.difference_update(captured)
+        self._written_for.update(dict.fromkeys(captured, opened.name))
         ticket.parked = _sum(ticket.parked, parked)
 
     def _make_room(self) -> None:
