@@ -62,7 +62,7 @@ def typed(
         completer=Words(desk.names),
         complete_while_typing=False,
         key_bindings=line.keys(),
-        bottom_toolbar=lambda: FormattedText([("", one_line(desk.status()))]),
+        bottom_toolbar=lambda: below(desk.status()),
         enable_suspend=True,
         enable_open_in_editor=True,
         tempfile_suffix=".txt",
@@ -85,6 +85,11 @@ def typed(
             desk.history.trouble = ""
         if text.strip():
             yield line.read(text)
+
+
+def below(status: str) -> FormattedText:
+    """The line below the prompt: text, never markup."""
+    return FormattedText([("", one_line(status))])
 
 
 def screen() -> TextIO:
