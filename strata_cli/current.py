@@ -9,6 +9,7 @@ from datetime import date
 from typing import Any
 
 from .engine import Engine
+from .errors import NoRoom
 from .graft import graft
 from .head import StateRef
 from .keeper import Keeper
@@ -42,6 +43,7 @@ class Current:
         self.keeper = Keeper(engine, store, policy, say, model=remembered_model, options=remembered_options)
         self.opened: Opened | None = None
         self._left: dict[str, Opened] = {}
+        self._warned: Opened | None = None  # whose state would be lost, and that was said
         self._system: str | None = None
         self._tools: Sequence[Any] | None = None
         self._dropped: int | None = None  # the last line that is left out of a prompt that would not fit
@@ -116,11 +118,24 @@ class Current:
         """The files that hold the first `position` tokens; None where that place is no boundary on the disk."""
         return self.keeper.stored(position) if self.opened is not None and self.opened.keeps else None
 
+    def check_leave(self) -> None:
+        """Raises NoRoom, once, where what is held can be kept neither in memory nor on disk (A5)."""
+        opened = self.opened
+        if opened is None or self._warned is opened or not self.keeper.is_stuck(opened):
+            return
+        self._warned = opened
+        raise NoRoom(
+            f"the state of {opened.name} fits neither memory nor disk: leaving it means to read it again",
+            hint="repeat this to leave all the same; its text is kept in any case",
+        )
+
     def leave_conversation(self) -> None:
         """Let go of what is open once all of it is written. Raises StorageFailed where text cannot be written."""
         opened, self.opened = self.opened, None
         if opened is None:
             return
+        if self._warned is opened:
+            self.keeper.abandon(opened)
         if opened.name is not None:
             self._left[opened.name] = opened
         opened.leave()

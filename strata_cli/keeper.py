@@ -254,6 +254,21 @@ class Keeper:
         while self.shelf.tier.over() and self._waiting:
             self._handover.submit(self._waiting.pop(next(iter(self._waiting))))
 
+    def is_stuck(self, opened: Opened) -> bool:
+        """Whether this conversation's newest state is over what memory may take, and the disk did not take it."""
+        tier, name = self.shelf.tier, str(opened.name)
+        if not tier.over() or not tier.unwritten(name):
+            return False
+        self._writer.wait(self._policy.leave_s)
+        tier.shrink()
+        return tier.over() and bool(tier.unwritten(name))
+
+    def abandon(self, opened: Opened) -> None:
+        """Give up the state that nobody takes."""
+        name = str(opened.name)
+        self.shelf.tier.drop_where(lambda entry: entry.owner == name and not entry.durable)
+        self.chain = self._handover.durable(self.chain)
+
     def when_written(self, job: Callable[[], None]) -> None:
         """Run a job behind all that is being written."""
         self._writer.submit(job)

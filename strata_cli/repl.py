@@ -188,6 +188,7 @@ class Loop:
         name = check_name(command.args[0]) if command.args else None
         if name is not None and name in self.session.store.names():
             raise UsageProblem(f"{name} exists already", hint=f"/switch {name}")
+        chat.check_leave()
         chat.start(name)
         chat.set_system(self.request.system, self.request.tools)
         self.out.note(f"a new conversation{f', {name}' if name else ''}")
@@ -207,6 +208,8 @@ class Loop:
         head, before = self.session.head_of(name), self.chat
         if before is not None and before.name == name:
             return self._opened(head, name)
+        if before is not None:
+            before.check_leave()
         chat = self.session.chat_for(head)
         if before is not None and chat is not before:
             self.out.note(f"loaded {chat.engine.model.path.name}, the model of {name}")

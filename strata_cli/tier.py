@@ -120,6 +120,12 @@ class Tier:
         if entry is not None and entry.durable:
             entry.release()
 
+    def drop_where(self, wanted: Callable[[Entry], bool]) -> None:
+        with self._lock:
+            paths = [path for path, entry in self._entries.items() if wanted(entry)]
+        for path in paths:
+            self.drop(path)
+
     def shrink(self) -> None:
         """Let durable entries go, oldest first, until the rest is within bounds."""
         with self._lock:
