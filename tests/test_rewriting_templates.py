@@ -16,7 +16,8 @@ from strata_cli.turn import Policy, Watch
 
 THINKING = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n"
-    "{% if m['role'] == 'assistant' and '</think>' in m['content'] %}{{ m['content'].split('</think>')[-1].lstrip('\\n') }}"
+    "{% if m['role'] == 'assistant' and '</think>' in m['content'] %}"
+    "{{ m['content'].split('</think>')[-1].lstrip('\\n') }}"
     "{% else %}{{ m['content'] }}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
@@ -125,8 +126,7 @@ def test_C31_stopped_while_the_reply_is_written(plain: Engines, tmp_path: Path, 
     engine = plain(family)
     shown: list[str] = []
     talk = Talk(engine, tmp_path / "home", policy=ALL).open("one")
-    count = iter(range(1000))
-    result = talk.say("Count.", 40, watch=Watch(show=shown.append, cancelled=lambda: next(count) >= after))
+    result = talk.say("Count.", 40, watch=Watch(show=shown.append, cancelled=lambda: len(shown) >= after))
     assert result.finish == "interrupted" and "".join(shown) == result.reply
     line = talk.store.read_log("one").branch()[-1]
     assert line.marks == ("interrupted",) and line.tokens == result.reply_tokens
