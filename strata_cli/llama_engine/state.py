@@ -30,12 +30,15 @@ class SequenceState:
         self._lc, self._context, self._memory = llama(), context, memory
         self._cells = self._lc.llama_get_memory(context)
         self.arena = Arena()
+        self._row_bytes = 0.0  # the most that a token's rows took in a capture; without parts, none takes more
         self.empty_partial = self._read_small(SCRATCH, PARTIAL) if memory.has_parts else b""
 
     # -- capture
 
     def chunks(self, start: int, end: int) -> list[tuple[int, int]]:
         """[start, end) in ranges that fit the arena; one range where there is nothing but a part."""
+        if self._row_bytes and (end - start) * self._row_bytes * 1.01 <= self.arena.limit_bytes:
+            return [(start, end)]
         whole_bytes, part_bytes = self._sizes(start, end)
         self.arena.raise_limit(part_bytes)
         if not self._memory.has_rows or end - start < 2 or whole_bytes + part_bytes <= self.arena.limit_bytes:
@@ -52,6 +55,8 @@ class SequenceState:
         try:
             whole_bytes = self._size(WHOLE) if rows else 0
             part_bytes = self._size(PARTIAL) if self._memory.has_parts else 0
+            if not self._memory.has_parts:
+                self._row_bytes = max(self._row_bytes, whole_bytes / (end - start))
             block = self.arena.take(whole_bytes + part_bytes)
             if rows:
                 self._get(block.memory[:whole_bytes], WHOLE)
