@@ -100,8 +100,8 @@ class Output:
         self._stdin = stdin or sys.stdin
         self._out = _Sink(stdout or sys.stdout, must_arrive=True)
         self._err = _Sink(stderr or sys.stderr, must_arrive=False)
-        self._cursor_moves = environ.get("TERM", "") not in ("dumb", "")
-        self._colour = self._cursor_moves and not environ.get("NO_COLOR")
+        self.cursor_moves = environ.get("TERM", "") not in ("dumb", "")
+        self._colour = self.cursor_moves and not environ.get("NO_COLOR")
         self._monotonic = monotonic
         self.streams_tokens = True
         self._warnings: list[str] = []
@@ -218,7 +218,7 @@ class Output:
         safe = [[one_line(cell) for cell in row] for row in (titles, *rows)]
         with self._lock:
             self.end_answer()
-            if self._out.is_tty and self._cursor_moves:
+            if self._out.is_tty and self.cursor_moves:
                 self._rich_table(safe[0], safe[1:], right)
             else:
                 self._out.write(_plain_table(safe, right))
@@ -289,7 +289,7 @@ class Output:
 
         Only on a terminal that can move its cursor, for people; it is gone when it ends.
         """
-        shown = self.mode is Mode.HUMAN and self._err.is_tty and self._cursor_moves
+        shown = self.mode is Mode.HUMAN and self._err.is_tty and self.cursor_moves
         progress = Progress(self._bar if shown else None, label, total, unit, self._monotonic)
         try:
             yield progress

@@ -337,9 +337,10 @@ def items(request: RunRequest, session: Session, runner: Loop) -> Iterator[Item]
         return map(json_item, lines())
     if request.repl == "text" or not sys.stdin.isatty():
         return map(text_item, lines())
-    from .terminal import desk_of, typed
+    from .terminal import desk_of, typed, typed_plainly
 
-    return typed(desk_of(session, runner.status, history_of(request, session)))
+    desk = desk_of(session, runner.status, history_of(request, session))
+    return typed(desk) if session.out.cursor_moves else typed_plainly(desk)
 
 
 def history_of(request: RunRequest, session: Session) -> TypedHistory | None:

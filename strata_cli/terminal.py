@@ -30,6 +30,7 @@ from .slash import COMMANDS, Command, Said, read_line
 from .typed_history import TypedHistory
 
 TWICE_S = 2.0
+HINT = "Ctrl-C again, Ctrl-D or /exit leaves; everything said is kept"
 FILES = ("/restore", "/read")
 
 
@@ -87,6 +88,29 @@ def typed(
             yield line.read(text)
 
 
+def typed_plainly(desk: Desk) -> Iterator[Said | Command | StrataError]:
+    """The same on a terminal that cannot move its cursor: whole lines, no editing but the terminal's own."""
+    line, last = Line(desk), float("-inf")
+    desk.out.note("/help lists the commands, Ctrl-D leaves")
+    while True:
+        try:
+            screen().write("> ")
+            screen().flush()
+            text = sys.stdin.readline()
+        except Interrupted:
+            if desk.monotonic() - last < TWICE_S:
+                raise
+            last = desk.monotonic()
+            desk.out.note(HINT)
+            continue
+        except OSError:
+            return
+        if not text:
+            return
+        if text.strip():
+            yield line.read(text.rstrip("\r\n"))
+
+
 def below(status: str) -> FormattedText:
     """The line below the prompt: text, never markup."""
     return FormattedText([("", one_line(status))])
@@ -118,7 +142,7 @@ class Line:
         if now - self._desk.stop.interrupted_at < TWICE_S:
             raise Interrupted("interrupted")
         self._desk.stop.interrupted_at = now
-        self._desk.out.note("Ctrl-C again, Ctrl-D or /exit leaves; everything said is kept")
+        self._desk.out.note(HINT)
 
     def keys(self) -> KeyBindings:
         keys = KeyBindings()

@@ -1,0 +1,283 @@
+"""The loop on a real pseudo-terminal: Ctrl-C, pastes, resize, a terminal that dies, what stands on the screen."""
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pexpect
+import pyte
+import pytest
+from conftest import Strata
+from turns import log_of, said, store_of
+
+from strata_cli.safe_text import safe_text
+
+CTRL_C, CTRL_D = "\x03", "\x04"
+CPR = "\x1b[6n"
+TALKATIVE = "Count to 55."  # the tiny llama of seed 1 answers this with more than 2,700 tokens, in some seconds
+PATIENCE_S = 60
+
+
+class Window:
+    """A pseudo-terminal with strata in it, and the screen as a person sees it. Answers where the cursor is."""
+
+    def __init__(self, strata: Strata, *arguments: str | Path, rows: int = 24, columns: int = 80, **env: str) -> None:
+        self.screen = pyte.HistoryScreen(columns, rows, history=1000)
+        self._stream = pyte.Stream(self.screen)
+        self.raw = ""
+        self.process = pexpect.spawn(
+            strata.command()[0], strata.command(*arguments)[1:], cwd=str(strata.folder), encoding="utf-8",
+            env=strata.environment(**{"TERM": "xterm-256color", "STRATA_AUTO_SESSIONS_MIN_TOKENS": "0", **env}),
+            dimensions=(rows, columns), echo=False, timeout=PATIENCE_S,
+        )  # fmt: skip
+
+    def look(self, seconds: float = 0.05) -> str:
+        """Take in what was written meanwhile; the screen's lines, those that were scrolled away first."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            try:
+                text = self.process.read_nonblocking(65536, timeout=0.02)
+            except pexpect.TIMEOUT:
+                continue
+            except pexpect.EOF:
+                break
+            self.raw += text
+            self._stream.feed(text)
+            for _ in range(text.count(CPR)):
+                self.process.send(f"\x1b[{self.screen.cursor.y + 1};{self.screen.cursor.x + 1}R")
+        return self.shown
+
+    @property
+    def shown(self) -> str:
+        above = ["".join(line[x].data for x in range(self.screen.columns)) for line in self.screen.history.top]
+        return "\n".join(line.rstrip() for line in [*above, *self.screen.display])
+
+    def wait_for(self, pattern: str, after: int = 0) -> re.Match[str]:
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            if found := re.compile(pattern, re.MULTILINE).search(self.look(), after):
+                return found
+            if not self.process.isalive():
+                self.look(0.2)
+                break
+        raise AssertionError(f"{pattern!r} is not on the screen:\n{self.shown}")
+
+    def wait_until(self, true: Callable[[], object]) -> None:
+        end = time.monotonic() + PATIENCE_S
+        while not true():
+            assert time.monotonic() < end, self.shown
+            self.look()
+
+    def ready(self) -> None:
+        """The prompt is drawn and empty."""
+        self.wait_until(lambda: self.screen.display[self.screen.cursor.y].rstrip() == ">")
+
+    def type(self, text: str) -> None:
+        self.look(0.1)
+        self.process.send(text)
+
+    def ends(self) -> int:
+        self.wait_until(lambda: not self.process.isalive())
+        self.look(0.2)
+        self.process.close()
+        return self.process.exitstatus if self.process.exitstatus is not None else -int(self.process.signalstatus)
+
+
+@pytest.fixture
+def windows() -> Iterator[list[Window]]:
+    opened: list[Window] = []
+    yield opened
+    for window in opened:
+        window.process.close(force=True)
+
+
+@pytest.fixture
+def open_loop(strata: Strata, tiny: Callable[..., Path], windows: list[Window]) -> Callable[..., Window]:
+    def opened(*arguments: str, seed: int = 0, limit: int = 8, **more: object) -> Window:
+        words = ["run", "-m", tiny("llama", seed), "--greedy", "-n", str(limit), "--threads", "1", *arguments]
+        window = Window(strata, *words, **more)  # type: ignore[arg-type]
+        windows.append(window)
+        return window
+
+    return opened
+
+
+def test_a_turn_then_ctrl_d(open_loop: Callable[..., Window], strata: Strata) -> None:
+    window = open_loop("-C", "trip")
+    window.ready()
+    window.type("Hello\r")
+    window.wait_until(lambda: len(said(strata.home, "trip")) == 2)
+    window.ready()
+    below = next(line for line in reversed(window.screen.display) if line.strip())
+    assert re.match(r"trip \| .*\.gguf \| \d+ of [\d,]+ tokens, \d+% of the last prompt reused", below), below
+    window.type(CTRL_D)
+    assert window.ends() == 0
+    assert "Aborted" not in window.shown and "Traceback" not in window.shown
+
+
+@pytest.mark.parametrize("wait_s", [0.0, 0.3, 1.0])
+def test_C31_ctrl_c_stops_the_answer_and_keeps_it(
+    open_loop: Callable[..., Window], strata: Strata, wait_s: float
+) -> None:
+    window = open_loop("-C", "trip", "--ctx-size", "8192", seed=1, limit=6000)
+    window.ready()
+    window.type(f"{TALKATIVE}\r")
+    window.wait_until(lambda: len(log_of(strata.home, "trip").branch()) == 1 if there(strata) else False)
+    window.look(wait_s)
+    window.process.send(CTRL_C)
+    window.wait_for("interrupted")
+    window.look(2.1)
+    window.ready()
+    branch = log_of(strata.home, "trip").branch()
+    if len(branch) == 2:
+        assert branch[1].marks == ("interrupted",)
+        shown = safe_text(str((branch[1].message or {})["content"]))
+        assert shown[:20] in window.raw.replace("\r\n", "\n")
+    window.type("/set max-tokens 4\r")
+    window.ready()
+    window.type("And now?\r")
+    window.wait_until(lambda: len(said(strata.home, "trip")) == len(branch) // 2 * 2 + 2)
+    window.ready()
+    window.type(CTRL_D)
+    assert window.ends() == 0
+    checked = strata("inspect", "--verify", "--json", code=0).data
+    assert checked["bad"] == []
+
+
+def there(strata: Strata) -> bool:
+    return "trip" in store_of(strata.home).names()
+
+
+def test_C31_ctrl_c_twice_within_two_seconds_leaves_with_130_and_keeps_everything(
+    open_loop: Callable[..., Window], strata: Strata
+) -> None:
+    window = open_loop("-C", "trip", "--ctx-size", "8192", seed=1, limit=6000)
+    window.ready()
+    window.type(f"{TALKATIVE}\r")
+    window.wait_until(lambda: there(strata) and len(log_of(strata.home, "trip").branch()) == 1)
+    window.look(0.5)
+    window.process.send(CTRL_C)
+    window.wait_for("interrupted")
+    window.process.send(CTRL_C)
+    assert window.ends() == 130
+    branch = log_of(strata.home, "trip").branch()
+    assert len(branch) == 2 and branch[1].marks == ("interrupted",) and branch[1].tokens
+
+
+def test_C54_ctrl_c_on_an_empty_line(open_loop: Callable[..., Window]) -> None:
+    window = open_loop()
+    window.ready()
+    window.type(CTRL_C)
+    window.wait_for("Ctrl-D or /exit leaves")
+    window.ready()
+    window.look(2.1)
+    window.type(CTRL_C)
+    window.look(0.3)
+    assert window.process.isalive()
+    window.process.send(CTRL_C)
+    assert window.ends() == 130
+
+
+def test_C53_a_paste_of_thirty_lines_is_one_prompt(open_loop: Callable[..., Window], strata: Strata) -> None:
+    window = open_loop("-C", "trip")
+    window.ready()
+    text = "".join(f"line {n}\t.\r" if n % 7 else "/exit\r\r" for n in range(30))
+    window.type(f"\x1b[200~{text}\x1b[201~")
+    window.look(0.3)
+    window.type("\r")
+    window.wait_until(lambda: there(strata) and len(said(strata.home, "trip")) == 2)
+    assert said(strata.home, "trip")[0] == ("user", text.replace("\r", "\n"))
+    window.ready()
+    window.type("/exit\r")
+    assert window.ends() == 0
+
+
+def test_a_window_that_changes_its_size(open_loop: Callable[..., Window], strata: Strata) -> None:
+    window = open_loop("-C", "trip")
+    window.ready()
+    window.type("a line that is longer than forty columns and will be folded")
+    window.look(0.2)
+    window.process.setwinsize(24, 40)
+    window.screen.resize(24, 40)
+    window.look(0.5)
+    window.type(" at its end\r")
+    window.wait_until(lambda: there(strata) and len(said(strata.home, "trip")) == 2)
+    assert said(strata.home, "trip")[0][1].endswith("will be folded at its end")
+    window.type(CTRL_D)
+    assert window.ends() == 0
+
+
+def test_A7_a_terminal_that_dies_while_typing(
+    open_loop: Callable[..., Window], strata: Strata, windows: list[Window]
+) -> None:
+    window = open_loop("-C", "trip")
+    window.ready()
+    window.type("Hello\r")
+    window.wait_until(lambda: there(strata) and len(said(strata.home, "trip")) == 2)
+    window.ready()
+    pid = window.process.pid
+    os.close(window.process.child_fd)  # the window is gone: SIGHUP, and every read fails
+    end = time.monotonic() + PATIENCE_S
+    status = None
+    while status is None and time.monotonic() < end:
+        done, code = os.waitpid(pid, os.WNOHANG)
+        status = os.waitstatus_to_exitcode(code) if done else None
+        time.sleep(0.05)
+    assert status in (0, 143, -signal.SIGHUP), status
+    windows.clear()
+    assert len(said(strata.home, "trip")) == 2
+    assert store_of(strata.home).read_head("trip").states, "its state is on the disk"
+
+
+def test_the_last_two_turns_are_shown_when_a_conversation_is_opened(
+    open_loop: Callable[..., Window], strata: Strata, tiny: Callable[..., Path]
+) -> None:
+    for text in ("First [bold]question[/].", "Second \x1b]0;evil\x07question.", "Third question."):
+        strata("run", "-m", tiny("llama"), "--greedy", "-n", "3", "-C", "trip", text, code=0)
+    strata("run", "-m", tiny("llama"), "--greedy", "-n", "3", "-C", "other", "Elsewhere.", code=0)
+    window = open_loop("-C", "trip")
+    window.ready()
+    assert "> Third question." in window.shown and "> Second \\x1b]0;evil\\x07question." in window.shown
+    assert "First" not in window.shown and "\x1b]0;evil" not in window.raw
+    window.type("/switch other\r")
+    window.wait_for("> Elsewhere.")
+    window.ready()
+    window.type("/switch nobody\r")
+    window.wait_for("no conversation")
+    window.ready()
+    assert any(line.startswith("other | ") for line in window.screen.display)
+    window.type("/switch tr\t\x15/exit\r")  # Tab completes, Ctrl-U clears the line
+    assert window.ends() == 0
+
+
+def test_no_save_and_no_history_write_nothing(open_loop: Callable[..., Window], strata: Strata) -> None:
+    window = open_loop("--no-save")
+    window.ready()
+    window.type("A secret.\r")
+    window.wait_for(r"tokens, \d+% of")
+    window.type(CTRL_D)
+    assert window.ends() == 0
+    for path in strata.home.rglob("*"):
+        assert not path.is_file() or b"secret" not in path.read_bytes(), path
+    assert not (strata.home / "state" / "history").exists()
+    window = open_loop("-C", "x", "--no-history")
+    window.ready()
+    window.type("Not kept as history.\r")
+    window.wait_for(r"tokens, \d+% of")
+    window.type(CTRL_D)
+    assert window.ends() == 0
+    assert not (strata.home / "state" / "history").exists()
+
+
+def test_a_dumb_terminal_gets_no_escapes(open_loop: Callable[..., Window], strata: Strata) -> None:
+    window = open_loop("-C", "trip", TERM="dumb")
+    window.wait_for(r"^>")
+    window.type("Hello\r")
+    window.wait_until(lambda: there(strata) and len(said(strata.home, "trip")) == 2)
+    window.look(0.5)
+    window.type(CTRL_D)
+    assert window.ends() == 0
+    assert "\x1b[" not in window.raw.replace("\x1b[?2004h", "").replace("\x1b[?2004l", "")
