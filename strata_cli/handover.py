@@ -51,6 +51,7 @@ class Handover:
         self._shelf, self._writer, self._prepare = shelf, writer, prepare
         self.given_up: set[str] = set()  # parts that no head may name any more, though pending jobs know them
         self._unlinking: set[str] = set()
+        self.failed: dict[str | None, Handing] = {}  # what the disk refused last, by conversation: tried again later
         self.make_room: Callable[[int], bool] = lambda _needed_bytes: False
         self.told: Callable[[Ticket, Opened], None] = lambda _ticket, _opened: None
 
@@ -72,8 +73,9 @@ class Handover:
                 if not self.make_room(error.needed_bytes):
                     raise
                 written += self._write_chain(handing)
+            self.failed.pop(handing.opened.name, None)
         except StrataError as error:
-            ticket.failure = error
+            ticket.failure, self.failed[handing.opened.name] = error, handing
             with contextlib.suppress(StrataError):
                 written += self._name(handing)
         skipped = ticket.parked.skipped

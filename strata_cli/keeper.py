@@ -4,8 +4,9 @@ Owns when what is captured is handed to the disk, and what leaves memory. It is 
 conversations. Turns are `conversation`, the writing itself `handover`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from .engine import Engine
@@ -20,9 +21,11 @@ from .restore import CannotApply, Restored, RestorePlan
 from .shelf import Shelf
 from .sizes import format_bytes
 from .store import Store
-from .tier import Entry, Tier, available_bytes
+from .tier import Tier, available_bytes
 from .turn import Notice, Policy
 from .writer import Writer
+
+UNWRITTEN_BYTES = 16 << 20  # what a turn may hold beside the arena while memory is over its bounds
 
 
 class Keeper:
@@ -49,6 +52,7 @@ class Keeper:
         self.make_room: Callable[[int], bool] = lambda _needed_bytes: False
         self._parker = Parker(engine, self.shelf, store.clock)
         self._waiting: dict[str, Handing] = {}  # captured and not handed to the writer, by conversation
+        self._failing: tuple[str, str] | None = None  # why the last write failed, where it did: told once
         self.chain = Chain()
         self._written_for: dict[str, str] = {}  # parts captured by this process, and for which conversation
         self.foreign_for: str | None = None  # the conversation for which state from elsewhere is in the engine
@@ -178,35 +182,51 @@ class Keeper:
             ticket.parked = replace(ticket.parked, skipped="disabled")
             return
         assert opened.name is not None
-        self._make_room()
+        if not self._make_room():
+            ticket.parked = replace(ticket.parked, skipped="no_room")
+            return
         self._settle()
         known = {ref.file for ref in self.chain.parts}
+        before = {entry.path for entry in self.shelf.tier.unwritten()}
         try:
             self.chain, parked = self._parker.capture(
                 self.chain, opened.name, reason, rows=rows, end=end, root=root, between=self._write_through
             )
         except StrataError as error:
             ticket.parked = replace(ticket.parked, skipped="no_room" if isinstance(error, NoRoom) else "failed")
-            self._say(Notice("park", f"not saved: {error.message}", warning=True))
+            self._take_back(before)
+            self._tell_failure(error)
             return
         captured = {ref.file for ref in self.chain.parts} - known
         self._handover.given_up.difference_update(captured)
         self._written_for.update(dict.fromkeys(captured, opened.name))
         ticket.parked = _sum(ticket.parked, parked)
 
-    def _make_room(self) -> None:
-        """Memory that is over its bounds waits for the writer, and only then."""
+    def _make_room(self) -> bool:
+        """Memory that is over its bounds waits for the writer, and only then.
+
+        False where it stays over them because the disk takes nothing: more would grow without bound.
+        """
         tier = self.shelf.tier
         tier.shrink()
         if tier.over() and self._writer.pending:
             self._writer.wait()
             tier.shrink()
+        return self._failing is None or not tier.over()
 
-    def _write_through(self, entries: list[Entry]) -> None:
-        """Between two chunks of a large range: what memory cannot hold goes to the disk now."""
-        if self.shelf.tier.over():
+    def _write_through(self) -> None:
+        """Before a chunk is taken: what memory cannot hold, and is more than a little, goes to the disk now."""
+        unwritten = self.shelf.tier.unwritten()
+        if sum(entry.size_bytes for entry in unwritten) > UNWRITTEN_BYTES and self.shelf.tier.over():
             with self._store.shared():
-                self._handover.write_now(entries)
+                self._handover.write_now(unwritten)
+
+    def _take_back(self, before: Collection[Path]) -> None:
+        """A capture broke off: what it took is in no chain, and nobody writes it."""
+        for entry in self.shelf.tier.unwritten():
+            if entry.path not in before:
+                self.shelf.tier.drop(entry.path)
+                entry.release()
 
     def hand_over(self, opened: Opened, ticket: Ticket, *, root: int, prompt: int, tokens: int = 0) -> None:
         """The turn is over: write what was captured, then the head that names it, behind the chat's back."""
@@ -279,7 +299,11 @@ class Keeper:
 
     def finish(self, hurried: Callable[[], bool]) -> None:
         """Write what is still only in memory, as long as the policy waits."""
-        for handing in self._waiting.values():
+        waiting: dict[str | None, Handing] = {
+            name: replace(handing, ticket=Ticket()) for name, handing in self._handover.failed.items()
+        }
+        waiting.update(self._waiting)
+        for handing in waiting.values():
             self._handover.submit(handing)
         self._waiting.clear()
         self._writer.submit(self._handover.unlink_given_up)
@@ -292,12 +316,22 @@ class Keeper:
         """A park reached the disk, or did not. Runs on the writer's thread."""
         parked = ticket.parked
         if ticket.failure is not None:
-            self._say(Notice("park", f"not saved: {ticket.failure.message}", warning=True))
-        elif parked.segments:
+            self._tell_failure(ticket.failure)
+            self.parked(ticket, opened)
+            return
+        self._failing = None
+        if parked.segments:
             size = format_bytes(parked.state_bytes)
             text = f"saved {parked.tokens:,} tokens ({size}) to {opened.name} in {parked.ms + parked.capture_ms:.0f} ms"
             self._say(Notice("saved", text))
         self.parked(ticket, opened)
+
+    def _tell_failure(self, failure: StrataError) -> None:
+        """Once, until a write succeeds again or another reason comes up (B3)."""
+        failing = (failure.code, getattr(failure, "reason", ""))
+        if failing != self._failing:
+            self._say(Notice("park", f"not saved: {failure.message}", warning=True))
+        self._failing = failing
 
 
 def _sum(one: Parked, other: Parked) -> Parked:

@@ -87,12 +87,12 @@ class Parker:
         rows: bool = True,
         end: int | None = None,
         root: int = 0,
-        between: Callable[[list[Entry]], None],
+        between: Callable[[], None],
     ) -> tuple[Chain, Parked]:
         """Capture what lies between the chain's end and where the engine stands.
 
         With `rows` false only the part is taken: the boundary of a prompt. `end` stops before that, where there are
-        no parts. A range that is larger than the arena comes in chunks; `between` gets each before the next is taken.
+        no parts. A range that is larger than the arena comes in chunks; `between` is called before each.
         A part begins where the stored rows end, or at the root where there are no rows: boundaries that never leave,
         so that the way to it survives the thinning of those between.
         """
@@ -103,13 +103,11 @@ class Parker:
         parked = Parked(skipped=None if wants_rows or wants_part else "unchanged")
         chunks = list(self._engine.chunks(start, end)) if wants_rows else []
         together = len(chunks) == 1 and wants_part
-        taken: list[Entry] = []
         for first, last in chunks:
-            chain, parked = self._take(chain, first, last, owner, reason, taken, parked, rows=True, part=together)
-            if last != end:
-                between(taken)
+            between()
+            chain, parked = self._take(chain, first, last, owner, reason, parked, rows=True, part=together)
         if wants_part and not together:
-            chain, parked = self._take(chain, start, end, owner, reason, taken, parked, rows=False, part=True)
+            chain, parked = self._take(chain, start, end, owner, reason, parked, rows=False, part=True)
         return chain, parked
 
     def _take(
@@ -119,7 +117,6 @@ class Parker:
         end: int,
         owner: str,
         reason: str,
-        taken: list[Entry],
         parked: Parked,
         *,
         rows: bool,
@@ -134,7 +131,6 @@ class Parker:
             if view is None:
                 continue
             entry = self._entry(kind, start, end, view, owner, reason, release)
-            taken.append(entry)
             self._shelf.tier.put(entry)
             reference = SegmentRef(kind.value, start, end, entry.draft.relative_path, entry.file_bytes)
             is_rows = kind is Kind.ROWS

@@ -24,7 +24,6 @@ from .prune_plan import is_pinned
 from .restore import CannotApply, Live, execute, plan_restore
 from .shelf import Shelf
 from .store import Store
-from .tier import Entry
 
 KIND = "prefixes"
 RENEW_S = 86400.0  # a use is noted at most once a day
@@ -149,11 +148,11 @@ def read_opening(
     engine.read(tokens[position:], progress=progress, cancelled=cancelled)
     written: list[int] = []
 
-    def write(entries: Sequence[Entry]) -> None:
-        written.append(write_entries(shelf, entries))
+    def write() -> None:
+        written.append(write_entries(shelf, shelf.tier.unwritten()))
 
     chain, parked = Parker(engine, shelf, store.clock).capture(chain, KIND, "prefix", between=write)
-    write(shelf.tier.unwritten())
+    write()
     parked = replace(parked, bytes_written=sum(written))
     return StateRef(engine.identity.fields(), chain.rows, chain.parts, len(tokens)), parked, position
 
