@@ -1,25 +1,28 @@
 """The command line: parse, call, render.
 
 Owns the one place where every failure becomes an exit status. Each command is a file of its own, which makes plain
-values of its options and hands them on.
+values of its options and hands them on. What is run every minute is loaded without what chats.
 """
 
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 from ..errors import StrataError, UsageProblem
 from ..output import Mode, Output, prepare_streams
-from . import bench as bench
-from . import config as config
-from . import inspect as inspect
-from . import prefix as prefix
-from . import prune as prune
-from . import restore as restore
-from . import run as run
-from . import save as save
 from .app import app
+
+COMMANDS = ("bench", "completion", "config", "inspect", "prefix", "prune", "restore", "run", "save")
+ALONE = ("inspect", "prune")
+
+
+def load_commands(arguments: Sequence[str] = ()) -> None:
+    """Make the commands known that these words may mean: all of them, but for those that can be loaded alone."""
+    first = arguments[0] if arguments else ""
+    for name in (first,) if first in ALONE else COMMANDS:
+        import_module(f".{name}", __package__)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -35,6 +38,7 @@ def status(arguments: list[str]) -> int:
         Mode.JSON if "--json" in arguments else Mode.HUMAN,
     )
     try:
+        load_commands(arguments)
         result: Any = app(arguments, prog_name="strata", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except StrataError as error:

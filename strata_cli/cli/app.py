@@ -5,7 +5,7 @@ Owns the app object and `Run`: output, signals, configuration and directory of o
 
 import time
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,9 +13,11 @@ from .. import __version__
 from ..config import load_config
 from ..files import Files
 from ..output import Mode, Output
-from ..session import Session, Wishes
 from ..signals import Stop
 from ..store import Store
+
+if TYPE_CHECKING:
+    from ..session import Session, Wishes
 
 app = typer.Typer(
     name="strata",
@@ -23,6 +25,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     no_args_is_help=True,
+    # Typer's zsh script evaluates candidates; `strata completion` prints scripts that do not.
+    add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -49,7 +53,9 @@ class Run:
             command=f"strata {self.out.command}",
         )
 
-    def session(self, wishes: Wishes) -> Session:
+    def session(self, wishes: "Wishes") -> "Session":
+        from ..session import Session
+
         store = self.store()
         today = datetime.now().astimezone().date()
         return Session(self.config, store, self.out, self.stop, wishes, today=today, now_ns=time.time_ns)
