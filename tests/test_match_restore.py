@@ -125,7 +125,9 @@ def test_a_part_inside_longer_rows_is_reached_by_cutting_them(store: Store) -> N
 
 def test_parts_without_rows_are_no_boundary(store: Store) -> None:
     put_chain(store, kinds=(Kind.ROWS, Kind.PART))
-    put_rows = [use for uses in walk(Shelf.of_disk(store), IDENTITY, TOKENS).rows.values() for use in uses if use.start == 10]
+    put_rows = [
+        use for uses in walk(Shelf.of_disk(store), IDENTITY, TOKENS).rows.values() for use in uses if use.start == 10
+    ]
     put_rows[0].child.path.unlink()
     assert list(found(store, TOKENS, HYBRID)) == [10]
 
