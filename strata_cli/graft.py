@@ -80,7 +80,9 @@ def _setup_at(log: Log, tip: int | None) -> Mapping[str, Any]:
 
 
 def _children(log: Log, parent: int | None, like: Line) -> Iterator[Line]:
-    for line in log.lines:
+    # Of equal siblings the one in force comes first, so that a log grafted onto itself stays as it is.
+    current = {line.id for line in log.branch()}
+    for line in sorted(log.lines, key=lambda each: each.id not in current):
         if line.kind == "message" and line.parent == parent and _said(line) == _said(like):
             yield line
 

@@ -19,7 +19,6 @@ from .conversation import Chat
 from .errors import Interrupted, NotFound, StrataError, UsageProblem
 from .files import Files
 from .handover import Ticket
-from .head import Head
 from .loop_files import restore, save
 from .loop_words import (
     SETTABLE,
@@ -207,7 +206,7 @@ class Loop:
     def _switch_to(self, name: str) -> dict[str, Any]:
         head, before = self.session.head_of(name), self.chat
         if before is not None and before.name == name:
-            return self._opened(head, name)
+            return self._opened(before)
         if before is not None:
             before.check_leave()
         chat = self.session.chat_for(head)
@@ -215,7 +214,7 @@ class Loop:
             self.out.note(f"loaded {chat.engine.model.path.name}, the model of {name}")
         chat.open(name)
         self._recall(chat)
-        return self._opened(head, name)
+        return self._opened(chat)
 
     def _recall(self, chat: Chat) -> None:
         """The last two turns, for somebody who sits at a terminal."""
@@ -223,10 +222,14 @@ class Loop:
         if messages and self.request.repl is None:
             self.out.aside(as_text(messages, brief=True))
 
-    def _opened(self, head: Head | None, name: str) -> dict[str, Any]:
-        turns, tokens = (head.turns, head.tokens) if head else (0, 0)
-        self.out.note(f"{name}: {turns} turns, {tokens:,} tokens")
-        return {"conversation": name, "turns": turns, "tokens": tokens}
+    def _opened(self, chat: Chat) -> dict[str, Any]:
+        """What is open now, by its text: the head may still be on its way to the disk."""
+        opened = chat.opened
+        branch = opened.branch if opened is not None else ()
+        turns = sum(1 for line in branch if (line.message or {}).get("role") == "user")
+        tokens = len(opened.log.tokens()) if opened is not None else 0
+        self.out.note(f"{chat.name}: {turns} turns, {tokens:,} tokens")
+        return {"conversation": chat.name, "turns": turns, "tokens": tokens}
 
     def _list(self, command: Command) -> dict[str, Any]:
         seen = scan(self.session.store, now_iso=self.session.store.clock())

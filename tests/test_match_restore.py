@@ -14,6 +14,7 @@ from strata_cli.identity import prefix_hashes
 from strata_cli.match import INNER_LIMIT, Boundary, PrefixNames, Use, boundaries, row_chains, walk
 from strata_cli.restore import Live, plan_restore
 from strata_cli.segment import Draft, Kind
+from strata_cli.shelf import Shelf
 from strata_cli.state_files import Child
 from strata_cli.store import Store
 
@@ -50,7 +51,7 @@ def found(
     store: Store, tokens: Sequence[int], memory: Memory, limit: int | None = None
 ) -> dict[int, list[tuple[str, int, int]]]:
     """Positions, deepest first, with the files that lead there."""
-    reached = boundaries(store, IDENTITY, tokens, memory, len(tokens) - 1 if limit is None else limit)
+    reached = boundaries(Shelf.of_disk(store), IDENTITY, tokens, memory, len(tokens) - 1 if limit is None else limit)
     assert [b.position for b in reached] == sorted({b.position for b in reached}, reverse=True)
     return {b.position: [(use.child.kind.value, use.start, use.end) for use in b.uses] for b in reached}
 
@@ -76,7 +77,7 @@ def test_a_chain_is_followed_to_its_deepest_end(store: Store) -> None:
 
 def test_C02_another_identity_finds_nothing(store: Store) -> None:
     put_chain(store)
-    assert boundaries(store, OTHER, TOKENS, ATTENTION, 59) == []
+    assert boundaries(Shelf.of_disk(store), OTHER, TOKENS, ATTENTION, 59) == []
 
 
 def test_an_empty_or_missing_directory_has_nothing(store: Store) -> None:
@@ -124,7 +125,9 @@ def test_a_part_inside_longer_rows_is_reached_by_cutting_them(store: Store) -> N
 
 def test_parts_without_rows_are_no_boundary(store: Store) -> None:
     put_chain(store, kinds=(Kind.ROWS, Kind.PART))
-    put_rows = [use for uses in walk(store, IDENTITY, TOKENS).rows.values() for use in uses if use.start == 10]
+    put_rows = [
+        use for uses in walk(Shelf.of_disk(store), IDENTITY, TOKENS).rows.values() for use in uses if use.start == 10
+    ]
     put_rows[0].child.path.unlink()
     assert list(found(store, TOKENS, HYBRID)) == [10]
 
@@ -133,7 +136,7 @@ def test_parts_without_rows_are_no_boundary(store: Store) -> None:
 def test_a_window_needs_every_part_that_covers_it(store: Store, missing: tuple[int, int], left: list[int]) -> None:
     put_chain(store, kinds=(Kind.ROWS, Kind.PART))
     assert found(store, TOKENS, WINDOW)[40][-3:] == [("part", 0, 10), ("part", 10, 25), ("part", 25, 40)]
-    uses = [use for each in walk(store, IDENTITY, TOKENS).parts.values() for use in each]
+    uses = [use for each in walk(Shelf.of_disk(store), IDENTITY, TOKENS).parts.values() for use in each]
     next(use.child.path for use in uses if (use.start, use.end) == missing).unlink()
     assert list(found(store, TOKENS, WINDOW)) == left
 
@@ -156,14 +159,14 @@ def test_the_way_with_the_fewest_files_is_taken(store: Store) -> None:
     put_chain(store)
     put(store, TOKENS, 0, 25)
     assert found(store, TOKENS, ATTENTION)[40] == [("seg", 0, 25), ("seg", 25, 40)]
-    chains = row_chains(walk(store, IDENTITY, TOKENS))
+    chains = row_chains(walk(Shelf.of_disk(store), IDENTITY, TOKENS))
     assert {end: len(chain) for end, chain in chains.items()} == {0: 0, 10: 1, 25: 1, 40: 2}
 
 
 def test_what_is_excluded_is_gone_round(store: Store) -> None:
     put_chain(store)
     direct = put(store, TOKENS, 0, 25)
-    reached = boundaries(store, IDENTITY, TOKENS, ATTENTION, 59, exclude={direct})
+    reached = boundaries(Shelf.of_disk(store), IDENTITY, TOKENS, ATTENTION, 59, exclude={direct})
     assert reached[0].position == 40 and all(use.child.path != direct for b in reached for use in b.uses)
 
 
@@ -184,7 +187,7 @@ def test_the_newest_of_many_branches_are_looked_into(store: Store) -> None:
 
 def test_strangers_and_broken_files_are_no_boundary(store: Store) -> None:
     put_chain(store)
-    folder = walk(store, IDENTITY, TOKENS).rows[10][0].child.path.parent
+    folder = walk(Shelf.of_disk(store), IDENTITY, TOKENS).rows[10][0].child.path.parent
     for name in ("readme.txt", "10-zz.seg", "-1-" + "0" * 32 + ".seg", "5-" + "0" * 32 + ".seg", "x" * 200):
         (folder / name).write_bytes(b"nothing")
     (folder / ("7-" + "1" * 32 + ".part")).mkdir()
@@ -199,7 +202,7 @@ def test_C14_each_of_many_conversations_finds_its_own(store: Store) -> None:
         put(store, [*root, *[500 + number] * 20], 10, 30)
     for number in range(12):
         tokens = [*root, *[500 + number] * 20, 1, 2]
-        way = boundaries(store, IDENTITY, tokens, ATTENTION, 31)[0]
+        way = boundaries(Shelf.of_disk(store), IDENTITY, tokens, ATTENTION, 31)[0]
         assert way.position == 30
         with store.open_segment(way.uses[-1].child.path) as segment:
             assert list(segment.tokens()) == tokens[10:30]

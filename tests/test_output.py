@@ -2,6 +2,7 @@ import io
 import json
 import os
 import pty
+import select
 import subprocess
 import sys
 import time
@@ -58,11 +59,11 @@ class Terminal:
 
     @property
     def shown(self) -> str:
-        os.set_blocking(self.master, False)
-        try:
-            return os.read(self.master, 1 << 16).decode()
-        except BlockingIOError:
+        """What arrived by now; the other end may still be on its way, so the first of it is waited for."""
+        if not select.select([self.master], [], [], 0.5)[0]:
             return ""
+        time.sleep(0.02)
+        return os.read(self.master, 1 << 16).decode()
 
 
 @pytest.fixture
