@@ -1,6 +1,6 @@
 """`python -m strata_cli` is the command `strata`."""
 
-from .cli import main
+from .start import main
 
 if __name__ == "__main__":
     main()

@@ -16,7 +16,7 @@ from turns import log_of, said, store_of
 from strata_cli.safe_text import safe_text
 
 CTRL_C, CTRL_D = "\x03", "\x04"
-CPR = "\x1b[6n"
+CPR, PROMPTS = "\x1b[6n", "\x1b[?2004h"  # the second is written when a prompt begins
 TALKATIVE = "Count to 55."  # the tiny llama of seed 1 answers this with more than 2,700 tokens, in some seconds
 PATIENCE_S = 60
 
@@ -27,7 +27,7 @@ class Window:
     def __init__(self, strata: Strata, *arguments: str | Path, rows: int = 24, columns: int = 80, **env: str) -> None:
         self.screen = pyte.HistoryScreen(columns, rows, history=1000)
         self._stream = pyte.Stream(self.screen)
-        self.raw = ""
+        self.raw, self._seen = "", 0
         self.process = pexpect.spawn(
             strata.command()[0], strata.command(*arguments)[1:], cwd=str(strata.folder), encoding="utf-8",
             env=strata.environment(**{"TERM": "xterm-256color", "STRATA_AUTO_SESSIONS_MIN_TOKENS": "0", **env}),
@@ -55,6 +55,10 @@ class Window:
         above = ["".join(line[x].data for x in range(self.screen.columns)) for line in self.screen.history.top]
         return "\n".join(line.rstrip() for line in [*above, *self.screen.display])
 
+    @property
+    def at_cursor(self) -> str:
+        return str(self.screen.display[self.screen.cursor.y]).rstrip()
+
     def wait_for(self, pattern: str, after: int = 0) -> re.Match[str]:
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:
@@ -72,8 +76,9 @@ class Window:
             self.look()
 
     def ready(self) -> None:
-        """The prompt is drawn and empty."""
-        self.wait_until(lambda: self.screen.display[self.screen.cursor.y].rstrip() == ">")
+        """Another prompt than the last time is drawn, and empty."""
+        self.wait_until(lambda: self.raw.count(PROMPTS) > self._seen and self.at_cursor == ">")
+        self._seen = self.raw.count(PROMPTS)
 
     def type(self, text: str) -> None:
         self.look(0.1)
