@@ -81,7 +81,7 @@ def settings_of(options: ReplyOptions) -> dict[str, Any]:
 def with_setting(options: ReplyOptions, key: str, text: str) -> ReplyOptions:
     """The options with one key set from text. Raises UsageProblem for an unknown key or a value it cannot have."""
     if key not in SETTABLE:
-        raise UsageProblem(f"/set {key}: there is no such key", hint=f"one of {', '.join(SETTABLE)}")
+        raise UsageProblem(f"/set {key}: there is no such key", hint=f"one of ctx-size, {', '.join(SETTABLE)}")
     each = SETTABLE[key]
     try:
         return each.put(options, each.parse(text))

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .back_commands import edit, fork_here, retry, undo_turns
+from .back_commands import edit, fork_here, retry, set_context, undo_turns
 from .conversation import Chat
 from .errors import Interrupted, NotFound, StrataError, UsageProblem
 from .files import Files
@@ -276,7 +276,10 @@ class Loop:
     def _set(self, command: Command) -> dict[str, Any]:
         key, _, value = command.rest.partition(" ")
         if key and not value:
-            raise UsageProblem("/set takes a key and a value", hint=f"/set KEY VALUE; KEY is {', '.join(SETTABLE)}")
+            keys = ", ".join(["ctx-size", *SETTABLE])
+            raise UsageProblem("/set takes a key and a value", hint=f"/set KEY VALUE; KEY is {keys}")
+        if key == "ctx-size":
+            return set_context(self.chat or self.open(), value.strip(), self.out)
         if key:
             self.request = replace(self.request, reply=with_setting(self.request.reply, key, value.strip()))
         found = settings_of(self.request.reply)
