@@ -116,45 +116,63 @@ class Files:
     def list(self, path: Path, *, sizes: bool = True, nested: bool = False) -> list[Entry]:
         """The names in a folder, unordered; [] when it is missing. `sizes` costs a stat each.
 
-        `nested` adds what lies in its folders, as `folder/name`, in one call: thousands of them are common.
+        `nested` adds what lies in its folders, as `folder/name` with its size, in one call: thousands are common.
         """
         try:
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except FileNotFoundError:
             return []
         try:
-            with os.scandir(fd) as found:
-                entries = [_entry(each, sizes) for each in found]
+            there = _entries(fd, sizes)
+            return there + _nested(fd, there) if nested else there
         finally:
             os.close(fd)
-        there = [entry for entry in entries if entry is not None]
-        return there + _nested(path, there, sizes) if nested else there
 
 
-def _entry(found: "os.DirEntry[str]", sizes: bool, within: str = "") -> Entry | None:
-    name = within + found.name
-    try:
-        is_file = found.is_file(follow_symlinks=False)
-        is_folder = not is_file and found.is_dir(follow_symlinks=False)
-        if not sizes or is_folder:
-            return Entry(name, is_file, is_folder, 0, 0)
-        facts = found.stat(follow_symlinks=False)
-    except FileNotFoundError:
-        # Removed by another process since the folder was read.
-        return None
-    return Entry(name, is_file, is_folder, facts.st_size, facts.st_mtime_ns)
+def _entries(folder_fd: int, sizes: bool) -> list[Entry]:
+    entries = []
+    with os.scandir(folder_fd) as found:
+        for each in found:
+            is_folder = each.is_dir(follow_symlinks=False)
+            if is_folder or not sizes:
+                is_file = not is_folder and each.is_file(follow_symlinks=False)
+                entries.append(Entry(each.name, is_file, is_folder, 0, 0))
+                continue
+            # Removed by another process since the folder was read: then it is left out.
+            with contextlib.suppress(FileNotFoundError):
+                entries.append(_seen(each.name, each.stat(follow_symlinks=False)))
+    return entries
 
 
-def _nested(path: Path, there: Sequence[Entry], sizes: bool) -> list[Entry]:
-    top = str(path)
-    entries: list[Entry | None] = []
-    for folder in there:
-        if not folder.is_folder:
-            continue
-        # Removed, or made a link, since its name was read: then it is left out.
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(f"{top}/{folder.name}") as found:
-            entries += [_entry(each, sizes, f"{folder.name}/") for each in found]
-    return [entry for entry in entries if entry is not None]
+def _seen(name: str, facts: os.stat_result) -> Entry:
+    mode = facts.st_mode
+    if stat.S_ISDIR(mode):
+        return Entry(name, False, True, 0, 0)
+    return Entry(name, stat.S_ISREG(mode), False, facts.st_size, facts.st_mtime_ns)
+
+
+def _nested(top_fd: int, there: Sequence[Entry]) -> list[Entry]:
+    """What lies in the folders, which are many, with a file or two in each."""
+    entries: list[Entry] = []
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    for folder in (each.name for each in there if each.is_folder):
+        try:
+            # Relative to the folder above: shorter to look up, and no link on the way is followed.
+            fd = os.open(folder, flags, dir_fd=top_fd)
+        except OSError as error:
+            # Removed, or made a link, since its name was read: then it is left out.
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                continue
+            raise
+        try:
+            for name in os.listdir(fd):
+                try:
+                    entries.append(_seen(f"{folder}/{name}", os.stat(name, dir_fd=fd, follow_symlinks=False)))
+                except FileNotFoundError:
+                    continue
+        finally:
+            os.close(fd)
+    return entries
 
 
 def _reserve(fd: int, reserve_bytes: int) -> None:

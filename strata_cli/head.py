@@ -6,9 +6,10 @@ values only when somebody asks.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from .errors import Bad, Refused
@@ -17,10 +18,15 @@ from .identity import Json, checked_json, has_check, parse_json
 HEAD_VERSION = 1
 TITLE_CHARS = 60
 KINDS = ("auto", "named")
-_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|\+00:00)", re.ASCII)
+_TIME = r"(?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|\+00:00))?"
+_TIMES = re.compile(f"{_TIME},{_TIME},{_TIME}", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_PATHS = {
-    kind: re.compile(rf"(?:[0-9a-f]{{32}}+/[0-9]{{1,15}}+-[0-9a-f]{{32}}+\.{kind}\n)*+", re.ASCII)
+_COUNT = "[0-9]{1,15}+"
+_ROWS = {
+    kind: re.compile(
+        rf"\[(?:\[{_COUNT}, {_COUNT}, '[0-9a-f]{{32}}+/{_COUNT}-[0-9a-f]{{32}}+\.{kind}', {_COUNT}\](?:, )?+)*+\]",
+        re.ASCII,
+    )
     for kind in ("seg", "part")
 }
 
@@ -119,11 +125,15 @@ def _state_as_json(state: StateRef) -> dict[str, Json]:
 class _StoredStates(Mapping[str, StateRef]):
     """The states of a head that was read: checked JSON, made into values at first use."""
 
+    __slots__ = ("_made", "raw")
+
     def __init__(self, raw: dict[str, Any]) -> None:
         self.raw = raw
-        self._made: dict[str, StateRef] = {}
+        self._made: dict[str, StateRef] | None = None
 
     def __getitem__(self, digest: str) -> StateRef:
+        if self._made is None:
+            self._made = {}
         if digest not in self._made:
             self._made[digest] = _state(self.raw[digest])
         return self._made[digest]
@@ -166,15 +176,39 @@ def parse_head(data: bytes, name: str) -> Head:
 
 
 def _head(value: dict[str, Any], name: str) -> Head:
-    unknown = value.keys() - _known_names()
-    value["extra"] = {each: value.pop(each) for each in unknown}
-    value["name"] = name
-    value["pins"] = tuple(value["pins"])
-    value["states"] = _StoredStates(value["states"])
-    # A frozen dataclass sets its sixteen fields one by one, which costs a third of reading the JSON.
+    # A frozen dataclass sets its sixteen fields one by one, which costs a third of reading the JSON. The names of
+    # the fields are ours and not those that came with the JSON: thousands of heads then share them.
     head = object.__new__(Head)
-    head.__dict__.update(value)
+    head.__dict__.update(zip(_TYPES, _COLUMNS(value), strict=True))
+    states = {digest: _as_kept(digest, state) for digest, state in value["states"].items()}
+    unknown = value.keys() - _known_names()
+    head.__dict__.update(
+        name=name,
+        pins=tuple(value["pins"]),
+        states=_StoredStates(states),
+        extra={each: value[each] for each in unknown} if unknown else {},
+        version=HEAD_VERSION,
+    )
     return head
+
+
+def _as_kept(digest: str, state: dict[str, Any]) -> dict[str, Any]:
+    """A state as it came, but for its identity: the heads of a directory share the few that there are."""
+    if len(state) != 4:
+        return state
+    identity = state["identity"]
+    known = _known_identities.get(digest)
+    if known is None and len(_known_identities) < 1000:
+        known = _known_identities[digest] = identity
+    return {
+        "identity": known if known == identity else identity,
+        "segments": state["segments"],
+        "parts": state["parts"],
+        "tokens": state["tokens"],
+    }
+
+
+_known_identities: dict[str, dict[str, Json]] = {}
 
 
 _TYPES = {
@@ -195,51 +229,63 @@ _TYPES = {
 }
 
 
-_TYPE_LIST = list(_TYPES.values())
+_COLUMNS = itemgetter(*_TYPES)
+_COLUMN_TYPES = tuple(_TYPES.values())
 
 
 def _fault(value: dict[str, Any]) -> str:
     """Why this is no head; "" where it is one."""
-    found = list(map(type, map(value.get, _TYPES)))
-    if found != _TYPE_LIST:
-        wrong = next(name for name, kind in zip(_TYPES, found, strict=True) if kind is not _TYPES[name])
+    try:
+        columns = _COLUMNS(value)
+    except KeyError as error:
+        return f"{error.args[0]!r} is missing or of a wrong type"
+    if tuple(map(type, columns)) != _COLUMN_TYPES:
+        wrong = next(name for name, column in zip(_TYPES, columns, strict=True) if type(column) is not _TYPES[name])
         return f"{wrong!r} is missing or of a wrong type"
-    if value["kind"] not in KINDS:
+    kind, _, _, _, _, _, created, updated, last_turn, turns, tokens, lines, pins, states = columns
+    if kind not in KINDS:
         return "of an unknown kind"
-    for name in ("created", "updated", "last_turn"):
-        if value[name] and not _TIME.fullmatch(value[name]):
-            return f"{name!r} is no time"
-    if not _are_counts([value["turns"], value["tokens"], value["lines"], *value["pins"]]):
+    if not _TIMES.fullmatch(f"{created},{updated},{last_turn}"):
+        wrong = next(name for name in ("created", "updated", "last_turn") if not _TIMES.fullmatch(f"{value[name]},,"))
+        return f"{wrong!r} is no time"
+    if not _are_counts((turns, tokens, lines, *pins)):
         return "a count is no whole number"
-    for digest, state in value["states"].items():
-        if not _DIGEST.fullmatch(digest) or not _is_state(state):
+    for digest, state in states.items():
+        if not (digest in _known_digests or _is_digest(digest)) or not _is_state(state):
             return "the list of its segments is malformed"
     return ""
 
 
-def _are_counts(values: list[Json] | tuple[Json, ...]) -> bool:
-    return not values or (set(map(type, values)) == {int} and min(values) >= 0 and max(values) < 2**53)
+_known_digests: set[str] = set()
+
+
+def _is_digest(text: str) -> bool:
+    """Whether it is the name of an identity; a directory has few, which are remembered."""
+    if not _DIGEST.fullmatch(text):
+        return False
+    if len(_known_digests) < 1000:
+        _known_digests.add(text)
+    return True
+
+
+def _are_counts(values: Sequence[Json]) -> bool:
+    return not values or (set(map(type, values)) == _INT and min(values) >= 0 and max(values) < 2**53)
+
+
+_INT = {int}
 
 
 def _is_state(state: Json) -> bool:
-    if not isinstance(state, dict) or type(state.get("identity")) is not dict:
+    if type(state) is not dict or type(state.get("identity")) is not dict:
         return False
-    if not _are_counts([state.get("tokens")]):
+    if not _are_counts((state.get("tokens"),)):
         return False
     return _are_refs(state.get("segments"), "seg") and _are_refs(state.get("parts"), "part")
 
 
 def _are_refs(rows: Json, kind: str) -> bool:
+    """Rows of start, end, file, bytes: the text of the list says it in one look."""
     if type(rows) is not list:
         return False
-    if not rows:
-        return True
-    if set(map(type, rows)) != {list} or set(map(len, rows)) != {4}:
-        return False
-    starts, ends, files, sizes = zip(*rows, strict=True)
-    if set(map(type, files)) != {str}:
-        return False
-    text = "\n".join(files) + "\n"
-    if text.count("\n") != len(files) or not _PATHS[kind].fullmatch(text):
-        return False
-    return _are_counts(starts + ends + sizes) and all(map(int.__lt__, starts, ends))
+    # `repr` of what came out of JSON has one form for each value, and a file's name here no quotes nor escapes.
+    return not rows or (_ROWS[kind].fullmatch(repr(rows)) is not None and all(row[0] < row[1] for row in rows))

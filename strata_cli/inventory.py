@@ -130,16 +130,16 @@ def _folder_bytes(store: Store, folder: Path) -> int:
 
 def _records(store: Store, kind: str) -> tuple[tuple[Record, ...], int]:
     """The records of a kind by name, and the bytes of the other files in their folder."""
-    sizes: dict[str, dict[str, int]] = {".json": {}, ".jsonl": {}, ".lock": {}}
+    sizes: dict[str, dict[str, int]] = {"json": {}, "jsonl": {}, "lock": {}}
     stray = 0
     folder = store.root / kind
-    for entry in _list(store, folder):
-        stem, dot, suffix = entry.name.rpartition(".")
-        if dot + suffix in sizes and entry.is_file and NAME.fullmatch(stem):
-            sizes[dot + suffix][stem] = entry.size
-        elif entry.is_file:
-            stray += entry.size
-    heads, logs, locks = sizes[".json"], sizes[".jsonl"], sizes[".lock"]
+    for name, is_file, _, size, _ in _list(store, folder):
+        stem, _, suffix = name.rpartition(".")
+        if suffix in sizes and is_file and NAME.fullmatch(stem):
+            sizes[suffix][stem] = size
+        elif is_file:
+            stray += size
+    heads, logs, locks = sizes["json"], sizes["jsonl"], sizes["lock"]
     names = sorted(heads.keys() | logs.keys())
     held = {name for name in locks if store.holder(name, kind) is not None}
     records = (_record(store, folder, name, heads.get(name), logs.get(name, 0), name in held) for name in names)
@@ -166,11 +166,12 @@ def _segments(store: Store) -> tuple[dict[str, int], int]:
     """Every segment by its path under `segments/`, and the bytes of what else lies there."""
     sizes: dict[str, int] = {}
     strangers = 0
-    for entry in _list(store, store.directory.segments, nested=True):
-        if entry.is_file and SEGMENT.fullmatch(entry.name):
-            sizes[entry.name] = entry.size
-        elif entry.is_file:
-            strangers += entry.size
+    is_segment = SEGMENT.fullmatch
+    for name, is_file, _, size, _ in _list(store, store.directory.segments, nested=True):
+        if is_file and is_segment(name):
+            sizes[name] = size
+        elif is_file:
+            strangers += size
     return sizes, strangers
 
 

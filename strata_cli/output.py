@@ -335,18 +335,26 @@ class Progress:
 
 
 def _plain_table(rows: Sequence[Sequence[str]], right: Collection[int]) -> str:
-    from rich.cells import cell_len
+    sizes = [list(map(_cells, row)) for row in rows]
+    widths = [max(column) for column in zip(*sizes, strict=True)]
 
-    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
-
-    def line(row: Sequence[str]) -> str:
+    def line(row: Sequence[str], taken: Sequence[int]) -> str:
         cells = []
-        for number, (cell, width) in enumerate(zip(row, widths, strict=True)):
-            blank = " " * (width - cell_len(cell))
+        for number, cell in enumerate(row):
+            blank = " " * (widths[number] - taken[number])
             cells.append(blank + cell if number in right else cell + blank)
         return GAP.join(cells).rstrip() + "\n"
 
-    return "".join(map(line, rows))
+    return "".join(map(line, rows, sizes))
+
+
+def _cells(text: str) -> int:
+    """How many columns of a terminal it takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)
 
 
 def bar(used: int, total: int, width: int = 30) -> str:

@@ -113,6 +113,8 @@ class _Sheet:
         self.users = users_of(self.inventory)
         self.may_be_over = self.is_over
         self.records = {(record.kind, record.name): record for record in self.inventory.records}
+        whys = ((key, self._why_fixed(record)) for key, record in self.records.items())
+        self.fixed = {key: why for key, why in whys if why}
 
     def plan(self) -> PrunePlan:
         if self.policy.leftovers or self.is_over:
@@ -174,7 +176,7 @@ class _Sheet:
         """Those behind the newest `keep`; what is in use counts among the kept wherever it stands."""
         if keep is None:
             return
-        fixed = sum(1 for record in ranked if self._why_fixed(record))
+        fixed = sum(1 for record in ranked if (record.kind, record.name) in self.fixed)
         room = max(0, keep - fixed)
         for record in ranked:
             if not self._may_go(record):
@@ -186,9 +188,8 @@ class _Sheet:
             yield record, f"not among the {keep:,} newest{single}"
 
     def _too_old(self, ranked: Sequence[Record], limit: float | None) -> Iterator[tuple[Record, str]]:
-        for record in ranked:
-            age = age_s(last_use(record), self.now_s)
-            if limit is not None and self._may_go(record) and age >= limit:
+        for record in ranked if limit is not None else ():
+            if self._may_go(record) and (age := age_s(last_use(record), self.now_s)) >= (limit or 0):
                 yield record, f"last used {format_age(age)}"
 
     def _unusable(self, ranked: Sequence[Record]) -> None:
@@ -237,7 +238,8 @@ class _Sheet:
     # -- the account
 
     def _may_go(self, record: Record) -> bool:
-        return not self._why_fixed(record) and (record.kind, record.name) not in self.gone
+        key = (record.kind, record.name)
+        return key not in self.fixed and key not in self.gone
 
     def _why_fixed(self, record: Record) -> str:
         """Why no policy may touch it; "" where it may."""
@@ -251,9 +253,8 @@ class _Sheet:
 
     def _drop_state(self, record: Record, reason: str, digests: tuple[str, ...] = ()) -> None:
         assert record.head is not None
-        if self._may_go(record):
-            wanted = digests or tuple(record.head.states)
-            self._choose(Item("state", record.name, 0, reason, record.kind, wanted), record)
+        wanted = digests or tuple(record.head.states)
+        self._choose(Item("state", record.name, 0, reason, record.kind, wanted), record)
 
     def _choose(self, item: Item, record: Record | None = None) -> None:
         """Add an item, once for each record; what it frees counts against the budget."""
@@ -262,12 +263,11 @@ class _Sheet:
                 return
             self.gone.add((record.kind, record.name))
         self.chosen.append(item)
-        self._account(item)
+        if self.may_be_over:
+            self._account(item)
 
     def _account(self, item: Item) -> None:
-        """Count what an item frees, where the budget needs to know."""
-        if not self.may_be_over:
-            return
+        """Count what an item frees."""
         record = self.records.get((item.kind, item.name)) if item.place is None else None
         self.freed_bytes += price(item, record, self.users, self.inventory.segments) if record else item.bytes
 
@@ -281,7 +281,7 @@ class _Sheet:
                 yield Kept(record.name, self._bytes_of(record), self._why_kept(record))
 
     def _why_kept(self, record: Record) -> str:
-        if fixed := self._why_fixed(record):
+        if fixed := self.fixed.get((record.kind, record.name)):
             return fixed
         if record is self.spared:
             return "it alone is larger than the budget, and the newest"

@@ -6,16 +6,16 @@ Owns the account of who names which file. Which items a plan has is decided in `
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .head import Head, StateRef, files_of, states_as_json
 from .identity import canonical_json
 from .inventory import Inventory, Record
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """One thing that goes: what it is, what it frees in bytes, and why it goes.
 
     For what lies outside the conversations, `place` is its folder; `digests` are the states of a conversation that
@@ -32,7 +32,7 @@ class Item:
 
     def freeing(self, size_bytes: int) -> "Item":
         """The same item with what it frees."""
-        return Item(self.what, self.name, size_bytes, self.reason, self.kind, self.digests, self.place)
+        return self._replace(bytes=size_bytes)
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -42,8 +42,7 @@ class Item:
         return {"what": self.what, "name": self.name, "bytes": self.bytes, "reason": self.reason}
 
 
-@dataclass(frozen=True)
-class Kept:
+class Kept(NamedTuple):
     """One conversation or prefix that stays, with all that it stands on, and why."""
 
     name: str
@@ -91,7 +90,7 @@ def is_pinned(head: Head) -> bool:
 
 def users_of(inventory: Inventory) -> Counter[str]:
     """How many conversations and prefixes name each file."""
-    return Counter(file for record in inventory.records for file in set(record.files))
+    return Counter(chain.from_iterable(map(set, (record.files for record in inventory.records))))
 
 
 def let_go(files: Iterable[str], users: Counter[str]) -> list[str]:
@@ -131,11 +130,14 @@ def _shorter_by(head: Head, digests: Sequence[str]) -> int:
 
 def _json_bytes(digest: str, state: Mapping[str, Any]) -> int:
     """What `"digest":{...}` takes, without making it: plans of thousands of conversations ask."""
-    rows = [*state["segments"], *state["parts"]]
-    fixed = len('"":{"identity":,"parts":[],"segments":[],"tokens":}') + len(digest)
-    refs = sum(len(f'[{start},{end},"{file}",{size}]') for start, end, file, size in rows)
-    commas = max(0, len(state["segments"]) - 1) + max(0, len(state["parts"]) - 1)
-    return fixed + _identity_bytes(digest, state["identity"]) + refs + commas + len(str(state["tokens"]))
+    fixed = len('"":{"identity":,"parts":,"segments":,"tokens":}') + len(digest) + len(str(state["tokens"]))
+    rows = _rows_bytes(state["segments"]) + _rows_bytes(state["parts"])
+    return fixed + _identity_bytes(digest, state["identity"]) + rows
+
+
+def _rows_bytes(rows: Sequence[Any]) -> int:
+    # As Python writes a list of rows, but for a blank after each comma.
+    return len(repr(rows)) - 3 * len(rows) - max(0, len(rows) - 1)
 
 
 _known_identities: dict[str, tuple[Mapping[str, Any], int]] = {}

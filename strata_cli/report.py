@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from .head import Head, states_as_json
 from .inventory import Inventory, Record, take_inventory, uncollected
@@ -26,8 +26,7 @@ class Here:
     absent_models: Collection[str] = ()
 
 
-@dataclass(frozen=True)
-class ConversationFacts:
+class ConversationFacts(NamedTuple):
     """One conversation or prefix. Sizes in bytes; `why` says why its state is not usable, None when it is.
 
     `pinned` is None where there is nothing to pin: in a conversation.
@@ -47,7 +46,7 @@ class ConversationFacts:
     pinned: bool | None = None
 
     def as_json(self) -> dict[str, Any]:
-        facts = dict(self.__dict__)
+        facts = self._asdict()
         if self.pinned is None:
             del facts["pinned"]
         return facts
@@ -94,12 +93,12 @@ def _facts(record: Record, users: Counter[str], seen: Inventory, here: Here) -> 
     if head is None:
         return ConversationFacts(record.name, "", "named", 0, 0, 0, 0, False, record.why, "", "")
     own = shared = 0
+    size_of = seen.segments.get
     for file in record.files:
-        size_bytes = seen.segments.get(file, 0)
         if users[file] == 1:
-            own += size_bytes
+            own += size_of(file, 0)
         else:
-            shared += size_bytes
+            shared += size_of(file, 0)
     why = why_not(head, seen.segments, here)
     model = str(head.model.get("path") or "").rpartition("/")[2]
     return ConversationFacts(
@@ -120,12 +119,13 @@ def _facts(record: Record, users: Counter[str], seen: Inventory, here: Here) -> 
 
 def why_not(head: Head, on_disk: Collection[str], here: Here) -> str | None:
     """Why no state of this conversation can be used as it stands; None where the model, once loaded, can use it."""
-    if not head.states:
+    states = _states_as_stored(head)
+    if not states:
         return "no state is stored"
     path = str(head.model.get("path") or "")
     if path in here.absent_models:
         return f"its model {path} is gone"
-    whole = [state for state in _states_as_stored(head) if _is_whole(state, on_disk)]
+    whole = [state for state in states if _is_whole(state, on_disk)]
     if not whole:
         return "some of its files are missing"
     formats = {state["identity"].get("state_format") for state in whole}
@@ -142,15 +142,14 @@ def _states_as_stored(head: Head) -> Sequence[dict[str, Any]]:
 def _is_whole(state: dict[str, Any], on_disk: Collection[str]) -> bool:
     """Whether all rows and the last part are there: parts before it may have been thinned."""
     rows: list[Any] = [*state["segments"], *state["parts"][-1:]]
-    return all(row[2] in on_disk for row in rows)
+    return all([row[2] in on_disk for row in rows])
 
 
 def by_kind(seen: Inventory, users: Counter[str]) -> dict[str, int]:
     """The directory's bytes by what they are; strangers among the segments count as unreferenced."""
     sizes = {"text": seen.text_bytes, "rows": 0, "parts": 0, "unreferenced": seen.stranger_bytes}
     for file, size_bytes in seen.segments.items():
-        kind = "unreferenced" if file not in users else "parts" if file.endswith(".part") else "rows"
-        sizes[kind] += size_bytes
+        sizes["unreferenced" if file not in users else "parts" if file[-1] == "t" else "rows"] += size_bytes
     sizes["temporary"] = sum(each.bytes for each in seen.temporaries)
     sizes["quarantine"] = sum(each.bytes for each in seen.quarantine)
     return sizes

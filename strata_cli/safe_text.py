@@ -23,6 +23,8 @@ def safe_text(text: str) -> str:
 
 def one_line(text: str) -> str:
     """`text` as one line: line ends and tabs become spaces, other control characters visible."""
+    if text.isascii() and text.isprintable():
+        return text
     return text.replace("\r\n", "\n").translate(_ONE_LINE)
 
 

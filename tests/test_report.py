@@ -145,7 +145,7 @@ def test_the_installed_format_is_read_as_text_and_remembered(tmp_path: Path) -> 
     assert '"state_format": 3' in cache.read_text()
     cache.write_text(cache.read_text().replace("3}", "7}"))
     assert installed_state_format(tmp_path) == 7
-    for broken in ("", "[]", "{}", '{"llama_cpp_python": "0", "state_format": 9}'):
+    for broken in ("", "[]", "{}", '{"read_from": [], "state_format": 9}'):
         cache.write_text(broken)
         assert installed_state_format(tmp_path) == 3
     assert installed_state_format(tmp_path / "none") == 3 and not (tmp_path / "none").exists()
