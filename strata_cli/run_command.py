@@ -241,8 +241,9 @@ def wanted_conversation(request: RunRequest, session: Session) -> tuple[Head | N
         return head, head.name
     name = request.conversation
     if name is None:
-        if (last := store.newest()) is not None and request.repl is None:
-            out.note(f"a new conversation; -c continues the last, {last.name}")
+        # Which one is the last is not looked up: that takes reading every head.
+        if request.repl is None and store.names():
+            out.note("a new conversation; -c continues the last")
         return None, None
     names = store.names()
     if name in names:
