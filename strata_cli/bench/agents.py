@@ -12,16 +12,17 @@ from .runner import STRATA, Trial
 
 AGENTS, ROUNDS_BEFORE, ROUNDS_AFTER = 3, 3, 2
 SYSTEM_TOKENS, FIRST_TOKENS, TURN_TOKENS, ANSWERED_TOKENS = 4_400, 16_000, 2_200, 24
+SHARE = 0.4  # of the other workloads' scale: it reads fifteen prompts from nothing
 
 
 def agents(desk: Desk) -> Trial:
     """Twelve later turns; a second engine reads each of their prompts from nothing."""
     rounds = ROUNDS_BEFORE + ROUNDS_AFTER
-    first, turn = desk.tokens(FIRST_TOKENS), desk.tokens(TURN_TOKENS)
+    first, turn = desk.tokens(SHARE * FIRST_TOKENS), desk.tokens(SHARE * TURN_TOKENS)
     context = first + rounds * (turn + ANSWERED_TOKENS + 32) + 256
     engine = desk.engine("chat", context)
     reader = desk.engine("chat", context, 1)
-    system = desk.text(engine, desk.tokens(SYSTEM_TOKENS), 40)
+    system = desk.text(engine, desk.tokens(SHARE * SYSTEM_TOKENS), 40)
     folder = desk.new_folder()
     prompts: dict[str, tuple[int, ...]] = {}
 
@@ -38,7 +39,7 @@ def agents(desk: Desk) -> Trial:
 
     def _turn(chat: Chat, agent: int, number: int) -> Figures:
         name = f"agent-{agent}"
-        size = turn if number else first - desk.tokens(SYSTEM_TOKENS)
+        size = turn if number else first - desk.tokens(SHARE * SYSTEM_TOKENS)
         text = desk.text(engine, size, 100 * agent + number)
         if number:
             chat.open(name)

@@ -38,7 +38,7 @@ class Desk:
     _engines: dict[tuple[str, int], LlamaEngine] = field(default_factory=dict)
     _made: int = 0
 
-    def tokens(self, count: int) -> int:
+    def tokens(self, count: float) -> int:
         """A workload's number of tokens at this scale."""
         return max(32, round(count * self.scale))
 

@@ -19,6 +19,7 @@ from .runner import STRATA, Trial
 
 TURN_TOKENS, ANSWERED_TOKENS = 200, 48
 HISTORY_TOKENS, HISTORY_TURNS = 15_300, 6
+NEW_TOKENS, AGAIN_TOKENS, EQUAL_TOKENS = 6_000, 6_000, 2_400
 NAME = "bench"
 
 
@@ -44,6 +45,8 @@ def restart(desk: Desk) -> Trial:
         stand_at(chat_in(engine, root, save=False), NAME, question)
         return _turn(engine, root, question)
 
+    for side in (restored, warm):  # the warm-up; reading the conversation was that of `cold`
+        side()
     sides: dict[str, Callable[[], Figures]] = {"cold": cold, STRATA: restored, "warm": warm}
     controls, close = _rivals(desk, engine, root, question) if desk.rivals else ({}, lambda: None)
     return Trial(
@@ -61,6 +64,7 @@ def restart(desk: Desk) -> Trial:
         },
         where=lambda s: {name: s[STRATA][name] for name in ("open_ms", "restore_ms", "first_ms", "turn_ms", "share")},
         tokens=held,
+        warmups=0,
         close=close,
     )
 
@@ -135,7 +139,7 @@ def _rivals(desk: Desk, engine: LlamaEngine, root: Path, question: str):  # type
 
 def root(desk: Desk) -> Trial:
     """W5: 84 % of a new conversation's prompt is a root that another one stored."""
-    prompt = desk.tokens(HISTORY_TOKENS)
+    prompt = desk.tokens(NEW_TOKENS)
     engine = desk.engine("chat", prompt + 1024)
     system = desk.text(engine, round(0.84 * prompt) - 16, 7)
     folder, nothing = desk.new_folder(), desk.new_folder()
@@ -176,7 +180,7 @@ def root(desk: Desk) -> Trial:
 
 def again(desk: Desk) -> Trial:
     """W11: after a restart the last reply is given up and written again."""
-    history = desk.tokens(HISTORY_TOKENS) // 2
+    history = desk.tokens(AGAIN_TOKENS)
     engine = desk.engine("chat", history + 1024)
     texts = [desk.text(engine, history // 3 - 24, seed) for seed in range(20, 23)]
     folder = desk.new_folder()
@@ -200,7 +204,7 @@ def again(desk: Desk) -> Trial:
 
 def equal(desk: Desk) -> Trial:
     """W13: two turns with a park, a switch and a restart between them, against the same without."""
-    history = desk.tokens(HISTORY_TOKENS) // 3
+    history = desk.tokens(EQUAL_TOKENS)
     engine = desk.engine("chat", history + 1024)
     seed = iter(range(2000, 10_000, 10))
 
