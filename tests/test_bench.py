@@ -1,5 +1,6 @@
 """`strata bench`: what it promises to scripts, its arithmetic, and that nothing is made up."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
