@@ -2,7 +2,7 @@
 
 Issue 3's crash harness: 40 kills normally, 500 with `-m slow`. After each kill the conversation opens, has the text of
 every answered turn, verifies, and goes on with the right reply; at the end all its replies are those of a run that
-nobody killed. Case N09.
+nobody killed. A `strata prune` that takes all state is killed, too, beside the run and after it. Cases N09, C40.
 """
 
 import itertools
@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from chats import Reference, Talk, cold
 from conftest import Strata
+from directories import dangling
 from engine_tools import Engines
 from faulty_files import UnflushedFiles
 
@@ -99,13 +100,23 @@ def answer(envelope: dict[str, Any]) -> dict[str, Any]:
     return envelope["data"]
 
 
+def kill_prune(strata: Strata, home: Home, chosen: random.Random) -> None:
+    """A prune that takes all state of what nobody has open, killed at any moment from its start to after its end."""
+    command = ["prune", "-y", "--named", "--keep", "0", "--json"]
+    process = strata.start(*command, env={"STRATA_HOME": str(home.path)})
+    time.sleep(chosen.random() * 1.2)
+    process.kill()
+    _, told = process.communicate()
+    assert b"Traceback" not in told and process.returncode in (-9, 0, 3), told
+
+
 def check(home: Home, scratch: Path) -> int:
     """What must hold after a kill. Returns how many tokens the next turn reused."""
     if not home.answered and not (home.data / "conversations" / f"{NAME}.jsonl").exists():
         return 0
     talk = Talk(home.engine, home.data)
     found = verify(talk.store, None, lambda done, total: None)
-    assert found.bad == (), found
+    assert found.bad == () and dangling(talk.store) == [], found
     pairs = spoken(talk, home)
     assert [each for each in home.answered if each not in pairs] == [], "an answered turn is lost"
     right = cold(home.engine, home.data, scratch, NAME, "Where were we?", LIMIT)
@@ -143,7 +154,8 @@ def replay(home: Home, scratch: Path) -> None:
                 break  # two equals: from here on both conversations are right, and differ
 
 
-def kill_many(strata: Strata, engines: Engines, folder: Path, kills: int, seed: int) -> None:
+def kill_many(strata: Strata, engines: Engines, folder: Path, kills: int, seed: int, *, prune: bool = False) -> None:
+    """`prune`: prunes are killed beside the runs and after them, before anybody looks; they count as kills."""
     chosen, reused, turns = random.Random(seed), 0, 0
     for batch in range(kills // (2 * KILLS_A_HOME)):
         homes = [
@@ -152,18 +164,32 @@ def kill_many(strata: Strata, engines: Engines, folder: Path, kills: int, seed: 
         ]
         for _ in range(KILLS_A_HOME):
             victims = [start(strata, home) for home in homes]
+            if prune and chosen.random() < 0.5:
+                kill_prune(strata, chosen.choice(homes), chosen)
             for victim in victims:
                 kill(victim, chosen)
+            for home in homes if prune else ():
+                kill_prune(strata, home, chosen)
             for home in homes:
                 reused += check(home, folder / "scratch")
         for home in homes:
             replay(home, folder / f"replay-{home.path.name}")
             turns += len(home.answered)
-    assert turns > kills and reused > 20 * kills, (turns, reused)
+    assert turns > kills and (prune or reused > 20 * kills), (turns, reused)
 
 
 def test_N09_40_kills_lose_nothing(strata: Strata, engines: Engines, tmp_path: Path) -> None:
     kill_many(strata, engines, tmp_path, 40, seed=1)
+
+
+def test_N09_C40_kills_of_prune_lose_nothing(strata: Strata, engines: Engines, tmp_path: Path) -> None:
+    kill_many(strata, engines, tmp_path, 16, seed=3, prune=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_N09_C40_200_kills_of_prune_lose_nothing(strata: Strata, engines: Engines, tmp_path: Path) -> None:
+    kill_many(strata, engines, tmp_path, 200, seed=4, prune=True)
 
 
 @pytest.mark.slow
