@@ -1,4 +1,7 @@
-"""The pages under docs/ that say `<!-- tested with: MODEL -->`: their ```sh blocks are run, in order, in one folder."""
+"""The ```sh blocks of the README and of docs/ are run, in order, a page in one folder.
+
+A page under docs/ says with which model: `<!-- tested with: MODEL -->`. What installs strata is run by CI instead.
+"""
 
 import os
 import re
@@ -11,7 +14,8 @@ from pathlib import Path
 import pytest
 from conftest import Strata
 
-DOCS = Path(__file__).parent.parent / "docs"
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
 MARK = re.compile(r"<!-- tested with: (tiny|demo) -->")
 BLOCK = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -39,7 +43,10 @@ def test_the_blocks_of_a_page_run(
     mark = MARK.search(text)
     assert mark is not None
     model = tiny("llama") if mark[1] == "tiny" else request.getfixturevalue("demo_model")
-    blocks = BLOCK.findall(text)
+    run_blocks(BLOCK.findall(text), model, strata, tmp_path)
+
+
+def run_blocks(blocks: list[str], model: Path, strata: Strata, tmp_path: Path) -> None:
     assert blocks, "a page that says it is tested has something to run"
     env = strata.environment(
         PATH=f"{commands(tmp_path / 'bin')}{os.pathsep}{os.environ['PATH']}",
@@ -54,3 +61,38 @@ def test_the_blocks_of_a_page_run(
         ["bash", tmp_path / "page.sh"], capture_output=True, cwd=strata.folder, env=env, timeout=250, text=False
     )
     assert done.returncode == 0, done.stderr.decode(errors="replace")[-3000:]
+
+
+def test_the_blocks_of_the_readme_run(strata: Strata, tiny: Callable[..., Path], tmp_path: Path) -> None:
+    blocks = [block for block in BLOCK.findall((ROOT / "README.md").read_text()) if "pip install" not in block]
+    (strata.folder / "notes.txt").write_text("Notes on fennel.\n")
+    (strata.folder / "coder.md").write_text("You write C.\n")
+    models = Path(strata.env["HOME"]) / "models"
+    models.mkdir()
+    for name in ("qwen.gguf", "big.gguf"):
+        (models / name).symlink_to(tiny("llama"))
+    short = [re.sub(r"^(.*strata run) ", r"\1 -n 16 ", block, flags=re.MULTILINE) for block in blocks]
+    # The tiny model knows nothing of 32,768 tokens.
+    run_blocks([block.replace("ctx_size 32768", "ctx_size 2048") for block in short], tiny("llama"), strata, tmp_path)
+
+
+def test_every_shell_block_belongs_to_a_page_that_is_run() -> None:
+    untested = [
+        path for path in DOCS.rglob("*.md") if BLOCK.search(path.read_text()) and not MARK.search(path.read_text())
+    ]
+    assert untested == []
+
+
+def test_every_link_leads_somewhere() -> None:
+    pages = [ROOT / "README.md", *DOCS.rglob("*.md")]
+    broken = []
+    for page in pages:
+        for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", page.read_text()):
+            if not link.startswith("http") and not (page.parent / link).exists():
+                broken.append(f"{page.name}: {link}")
+    assert broken == []
+
+
+def test_every_page_is_reached_from_the_readme() -> None:
+    text = (ROOT / "README.md").read_text() + (DOCS / "reference" / "formats.md").read_text()
+    assert [path.name for path in DOCS.rglob("*.md") if path.name not in text] == []

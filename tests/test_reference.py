@@ -63,14 +63,29 @@ def test_every_key_of_every_command_is_on_the_page(turns: Turns) -> None:
     strata, env = turns.strata, {"STRATA_MODEL": str(turns.model), **turns.env}
     (strata.folder / "prompt.txt").write_text("Something else.")
     commands = [
-        ["run", "-C", "a", *turns.flags, "Hello"], ["run", "-C", "a", "--plan", "More"],
-        ["save", "a", "-o", "a.strata"], ["restore", "a.strata", "--as", "b"], ["restore", "a.strata", "--as", "c", "--plan"], ["inspect"],
-        ["inspect", "a", "--transcript"], ["inspect", "a.strata"], ["inspect", "--verify"],
-        ["inspect", "a", "--why", "prompt.txt"], ["prune", "b", "-n"], ["prune", "b", "--yes"],
-        ["prefix", "add", "p", "-s", "You are brief."], ["prefix", "list"], ["prefix", "show", "p"],
-        ["prefix", "pin", "p"], ["prefix", "rm", "p", "--yes"], ["config", "list"], ["config", "get", "model"], ["config", "path"],
-        ["config", "set", "threads", "1"], ["completion", "bash"],
-    ]  # fmt: skip
+        ["run", "-C", "a", *turns.flags, "Hello"],
+        ["run", "-C", "a", "--plan", "More"],
+        ["save", "a", "-o", "a.strata"],
+        ["restore", "a.strata", "--as", "b"],
+        ["restore", "a.strata", "--as", "c", "--plan"],
+        ["inspect"],
+        ["inspect", "a", "--transcript"],
+        ["inspect", "a.strata"],
+        ["inspect", "--verify"],
+        ["inspect", "a", "--why", "prompt.txt"],
+        ["prune", "b", "-n"],
+        ["prune", "b", "--yes"],
+        ["prefix", "add", "p", "-s", "You are brief."],
+        ["prefix", "list"],
+        ["prefix", "show", "p"],
+        ["prefix", "pin", "p"],
+        ["prefix", "rm", "p", "--yes"],
+        ["config", "list"],
+        ["config", "get", "model"],
+        ["config", "path"],
+        ["config", "set", "threads", "1"],
+        ["completion", "bash"],
+    ]
     page, wrong = sections(), {}
     for arguments in commands:
         result = strata(*arguments, "--json", env=env, code=0)
