@@ -17,6 +17,10 @@ COMMANDS = {
     "inspect": ["inspect"],
     "inspect --json": ["inspect", "--json"],
     "run --help": ["run", "--help"],
+    "bench --help": ["bench", "--help"],
+    "config list": ["config", "list"],
+    "config set": ["config", "set", "threads", "1"],
+    "completion": ["completion", "bash"],
     "a usage error": ["run", "-C", "..", "hello"],
 }
 MODULES = """
