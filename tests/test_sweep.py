@@ -1,11 +1,16 @@
 """Carrying a plan out: as promised, leaving nothing dangling, on a full disk, and killed anywhere."""
 
+import contextlib
 import errno
 import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from conftest import Strata
 from directories import NOW, add, dangling, disk_bytes, store_in, write_segments
 from faulty_files import CountingFiles
 from hypothesis import given, settings
@@ -157,6 +162,61 @@ def test_C40_a_full_disk(tmp_path: Path, leftovers: bool) -> None:
     kept = [record.name for record in take_inventory(store).conversations if record.files]
     assert set(kept) == {auto(0), "notes", "bad"}
     assert {name for name in store.names() if store.read_head(name)} == set(store.names())
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB of its own, where this user may mount one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if not sys.platform.startswith("linux") or os.geteuid() != 0:
+        pytest.skip("mounting a small tmpfs takes root on Linux")
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m,mode=0700", "strata-test", place], capture_output=True, text=True
+    )
+    if done.returncode != 0:
+        pytest.skip(f"a small tmpfs cannot be mounted here: {done.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", place], check=True)
+
+
+def fill(folder: Path) -> None:
+    """Take every byte that is left."""
+    with (folder / "ballast").open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+    assert os.statvfs(folder).f_bavail == 0
+
+
+@pytest.mark.parametrize("leftovers", [True, False])
+def test_C40_a_disk_that_is_really_full(small_disk: Path, leftovers: bool) -> None:
+    """0 bytes free: nothing can be written before something has gone, and all that the plan says goes."""
+    root = small_disk / "data"
+    populated(root)
+    if not leftovers:
+        carry_out(store_in(root), replace(EVERYTHING, keep=None, max_age_s=None))
+    fill(small_disk)
+    store = store_in(root)
+    made, swept = carry_out(store)
+    assert swept.items == list(made.items) and len(swept.items) >= 3
+    assert not swept.failed and not swept.busy
+    kept = {record.name for record in take_inventory(store).conversations if record.files}
+    assert kept == {auto(0), "notes", "bad"} and os.statvfs(small_disk).f_bavail > 0
+    assert {name for name in store.names() if store.read_head(name)} == set(store.names())
+    assert not [file for file in dangling(store) if not file.startswith(quarantined_folder(store))]
+
+
+def test_C40_the_command_on_a_disk_that_is_really_full(small_disk: Path, strata: Strata) -> None:
+    root = small_disk / "data"
+    populated(root)
+    fill(small_disk)
+    env = {"STRATA_HOME": str(small_disk)}
+    data = strata("prune", "-y", "--keep", "1", "--json", env=env, code=0).data
+    assert "state" in {item["what"] for item in data["items"]} and data["bytes"] > 0
+    assert os.statvfs(small_disk).f_bavail > 0
+    assert strata("prune", "-y", "--keep", "1", "--json", env=env, code=0).data["items"] == []
 
 
 def test_a_full_disk_for_text_alone_loses_no_head(tmp_path: Path) -> None:
