@@ -22,6 +22,7 @@ from .errors import StorageFailed, StrataError, UsageProblem
 from .safe_text import SafeStream, one_line, safe_text
 
 if TYPE_CHECKING:
+    from .markdown import Blocks
     from .progress import Bar
 
 GAP = "  "
@@ -106,6 +107,7 @@ class Output:
         self.streams_tokens = True
         self._warnings: list[str] = []
         self._answer = SafeStream()
+        self._blocks: Blocks | None = None
         self._line_open = False
         self._lock = threading.RLock()
 
@@ -133,14 +135,31 @@ class Output:
                 self.event("token", text=piece)
             return
         with self._lock:
-            self._write_answer(self._answer.feed(piece))
+            self._write_answer(self._formatted(self._answer.feed(piece)))
 
     def end_answer(self) -> None:
         """The reply is whole: what follows begins on a line of its own."""
         with self._lock:
-            self._write_answer(self._answer.end())
+            self._write_answer(self._formatted(self._answer.end(), ends=True))
             if self._line_open:
                 self._write_answer("\n")
+
+    def format_answers(self) -> None:
+        """Show replies as Markdown from now on, where stdout is a terminal that people look at."""
+        if self.mode is Mode.HUMAN and self.is_tty and self.cursor_moves:
+            from .markdown import Blocks
+
+            self._blocks = Blocks()
+
+    def _formatted(self, text: str, *, ends: bool = False) -> str:
+        if self._blocks is None:
+            return text
+        from .markdown import rendered
+
+        blocks = self._blocks.feed(text)
+        if ends and (rest := self._blocks.end()).strip():
+            blocks.append(rest)
+        return "".join(rendered(block, self._out.stream, colour=self._colour) for block in blocks)
 
     def _write_answer(self, text: str) -> None:
         if text:

@@ -345,6 +345,8 @@ def items(request: RunRequest, session: Session, runner: Loop) -> Iterator[Item]
         return map(text_item, lines())
     from .terminal import desk_of, typed, typed_plainly
 
+    if session.config.settings.repl.markdown:
+        session.out.format_answers()
     desk = desk_of(session, runner.status, history_of(request, session))
     return typed(desk) if session.out.cursor_moves else typed_plainly(desk)
 
