@@ -307,6 +307,8 @@ def test_kill_9_costs_at_most_the_last_turn(turns: Turns, family: str, moment: i
     kill_when(turns, moment, *command)
     home = turns.strata.home
     assert said(home, "kept")[:2] == [("user", TEXTS[0]), ("assistant", before["reply"])]
+    if len(said(home, "kept")) == 4:
+        return  # the reply was done before the signal came: then the turn is complete, and nothing is lost either
     again = turns.run(*command, code=0).data
     assert again["tokens"]["reused"] >= held_after(before)
     assert again["restore"]["not_reused"] is None
