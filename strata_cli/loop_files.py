@@ -7,14 +7,17 @@ written and received is `file_transfer`.
 from pathlib import Path
 from typing import Any
 
+from .asked import absorb
 from .conversation import Chat
 from .errors import Bad, Locked, NotFound, StorageFailed, UsageProblem
 from .file_transfer import is_archive, receive_file, save_file
+from .loop_words import counted
 from .names import check_name, is_automatic
 from .reception import Wish
 from .removal import remove_record
 from .session import Session
 from .snapshot import copy_within
+from .turn import Watch
 
 USAGE = "/save, /save NAME, /save -o FILE or /save NAME -o FILE"
 
@@ -27,6 +30,10 @@ def save(session: Session, chat: Chat | None, args: tuple[str, ...]) -> dict[str
     if not chat.opened.keeps or chat.name is None:
         raise UsageProblem("this conversation is not kept, so it cannot be saved", hint="it runs with --no-save")
     session.settle()
+    if not chat.has_state:
+        # What is asked for is kept whatever its length.
+        with session.stop.deferring():
+            absorb(chat, Watch(cancelled=session.stop.cancelled, hurried=session.stop.hurried))
     here, written = chat.name, 0
     if name is not None and name != here:
         written = _give_name(session, chat, here, name)
@@ -34,7 +41,7 @@ def save(session: Session, chat: Chat | None, args: tuple[str, ...]) -> dict[str
         done = save_file(str(Path(file).expanduser()), name or here, session.store, session.out, session.stop)
         return done.as_json()
     head = session.store.read_head(name or here)
-    session.out.note(f"{head.name}: {head.turns} turns, {head.tokens:,} tokens, all of it on disk")
+    session.out.note(f"{head.name}: {counted(head.turns, 'turn')}, {head.tokens:,} tokens, on the disk")
     return {"name": head.name, "file": None, "turns": head.turns, "tokens": head.tokens, "bytes_written": written}
 
 

@@ -103,6 +103,11 @@ def _as_json(line: Line) -> dict[str, Any]:
     }
 
 
+def counted(number: int, what: str) -> str:
+    """`1 turn`, `2 turns`."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def last_turns(messages: list[dict[str, Any]], turns: int) -> list[dict[str, Any]]:
     """The messages of the last user turns."""
     asked = [number for number, message in enumerate(messages) if message["role"] == "user"]

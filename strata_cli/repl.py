@@ -24,6 +24,7 @@ from .loop_words import (
     SETTABLE,
     SHOWN_TURNS,
     as_text,
+    counted,
     last_turns,
     said_so_far,
     settings_of,
@@ -200,7 +201,8 @@ class Loop:
         try:
             name = resolve(command.args[0], names)
         except NotFound as error:
-            raise NotFound(error.message, hint=nearest(command.args[0], names)) from None
+            hint = nearest(command.args[0], names) if names else ""
+            raise NotFound(error.message, hint=hint.replace("`strata inspect` lists", "/list shows")) from None
         return self._switch_to(name)
 
     def _switch_to(self, name: str) -> dict[str, Any]:

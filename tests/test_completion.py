@@ -222,7 +222,8 @@ class Shell:
 @pytest.mark.parametrize(
     ("typed", "expected"),
     [("strata run -C tri", "trial.{1,30}trip"), ("strata prefix show ", "coder"),
-     ("strata inspect tri", "trial.{1,30}trip"), ("strata config get store.max", "store.max_size"), ("strata run --", "--conversation")],
+     ("strata inspect tri", "trial.{1,30}trip"), ("strata config get store.max", "store.max_size"),
+     ("strata run --", "--conversation")],
 )  # fmt: skip
 def test_SECURITY_a_tab_in_a_real_shell_runs_nothing(
     full: dict[str, str], strata: Strata, name: str, typed: str, expected: str

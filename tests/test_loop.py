@@ -67,6 +67,13 @@ def test_save_to_a_file_and_restore_from_it(turns: Turns) -> None:
     assert user_lines(elsewhere.strata.home, "trip") == ["One.", "Two."]
 
 
+def test_A4_what_is_saved_has_state_whatever_its_length(turns: Turns) -> None:
+    long = Turns(turns.strata, turns.model, env={"STRATA_AUTO_SESSIONS_MIN_TOKENS": "4096"})
+    turn, _ = long.loop("One.", ["/save", "trip"])
+    assert turn["park"]["skipped"] == "below_minimum"
+    assert store_of(long.strata.home).read_head("trip").states
+
+
 def test_nothing_to_save(turns: Turns) -> None:
     (line,) = lines_of(turns, ["/save", "trip"])
     assert line["exit_code"] == 2 and not (turns.strata.home / "data" / "conversations").exists()
