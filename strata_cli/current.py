@@ -129,7 +129,7 @@ class Current:
             hint="repeat this to leave all the same; its text is kept in any case",
         )
 
-    def leave_conversation(self) -> None:
+    def leave_conversation(self, *, release: bool = True) -> None:
         """Let go of what is open once all of it is written. Raises StorageFailed where text cannot be written."""
         opened, self.opened = self.opened, None
         if opened is None:
@@ -139,12 +139,14 @@ class Current:
         if opened.name is not None:
             self._left[opened.name] = opened
         opened.leave()
-        self.keeper.when_written(opened.release)
+        if release:
+            self.keeper.when_written(opened.release)
 
     def finish(self, hurried: Callable[[], bool] = lambda: False) -> None:
         """Leave: text first, then what is still only in memory, as long as the policy waits."""
         try:
-            self.leave_conversation()
+            # Held until what failed or waited is written, too: only its holder may replace a head.
+            self.leave_conversation(release=False)
         finally:
             self.keeper.finish(hurried)
             for left in self._left.values():

@@ -65,7 +65,7 @@ class Handover:
 
     def _run(self, handing: Handing) -> None:
         begun, ticket = time.perf_counter(), handing.ticket
-        written = 0
+        written, named = 0, False
         try:
             try:
                 written += self._write_chain(handing)
@@ -73,11 +73,16 @@ class Handover:
                 if not self.make_room(error.needed_bytes):
                     raise
                 written += self._write_chain(handing)
+            named = True
             self.failed.pop(handing.opened.name, None)
         except StrataError as error:
             ticket.failure, self.failed[handing.opened.name] = error, handing
             with contextlib.suppress(StrataError):
                 written += self._name(handing)
+                named = True
+        if not (named and handing.opened.keeps):
+            # The head on disk may still name what was dropped: it stays, for prune to find.
+            self._unlinking.difference_update(ref.file for ref in handing.drop)
         skipped = ticket.parked.skipped
         if ticket.failure is not None:
             skipped = "no_room" if isinstance(ticket.failure, NoRoom) else "failed"
