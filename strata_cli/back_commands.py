@@ -15,6 +15,7 @@ from typing import Any
 from .conversation import Chat
 from .errors import StrataError, UsageProblem
 from .going_back import fork, retry_text, undo
+from .loop_words import counted
 from .names import check_name
 from .output import Output
 from .slash import Command
@@ -33,7 +34,7 @@ def undo_turns(chat: Chat, command: Command, out: Output) -> dict[str, Any]:
         raise UsageProblem("/undo takes one number of turns")
     turns = whole_number(command.args[0], "/undo") if command.args else 1
     left, text = undo(chat, turns)
-    out.note(f"{turns} given up, {left} turns left; they began with: {text[:60]}")
+    out.note(f"gave up {counted(turns, 'turn')}, {left:,} left; what is gone began with: {text[:60]}")
     return {"conversation": chat.name, "turns": left, "undone": turns}
 
 

@@ -4,7 +4,6 @@ Owns what each command does. Lines come from `terminal`, or from standard input 
 is `slash`.
 """
 
-import json
 import os
 import sys
 import threading
@@ -20,6 +19,7 @@ from .errors import Interrupted, NotFound, StrataError, UsageProblem
 from .files import Files
 from .handover import Ticket
 from .loop_files import restore, save
+from .loop_input import Item, json_item, lines, text_item
 from .loop_words import (
     SETTABLE,
     SHOWN_TURNS,
@@ -38,10 +38,8 @@ from .report import conversation_rows, prefix_rows, scan
 from .run_command import RunRequest, open_conversation, read_whole, watched_turn
 from .said import turn_data
 from .session import Session
-from .slash import COMMANDS, Command, Said, find, read_line
+from .slash import COMMANDS, Command, Said
 from .typed_history import FILE_NAME, TypedHistory, wanted
-
-Item = Said | Command | StrataError
 
 
 class Parks:
@@ -230,7 +228,7 @@ class Loop:
         branch = opened.branch if opened is not None else ()
         turns = sum(1 for line in branch if (line.message or {}).get("role") == "user")
         tokens = len(opened.log.tokens()) if opened is not None else 0
-        self.out.note(f"{chat.name}: {turns} turns, {tokens:,} tokens")
+        self.out.note(f"{chat.name}: {counted(turns, 'turn')}, {tokens:,} tokens")
         return {"conversation": chat.name, "turns": turns, "tokens": tokens}
 
     def _list(self, command: Command) -> dict[str, Any]:
@@ -360,32 +358,3 @@ def history_of(request: RunRequest, session: Session) -> TypedHistory | None:
     if not wanted(os.environ, setting=settings.history, entries=settings.history_entries, save=keep):
         return None
     return TypedHistory(places.state / FILE_NAME, settings.history_entries, Files())
-
-
-def lines() -> Iterator[str]:
-    for raw in sys.stdin.buffer:
-        yield raw.decode("utf-8", errors="replace").rstrip("\r\n")
-
-
-def text_item(line: str) -> Item:
-    try:
-        return read_line(line)
-    except StrataError as error:
-        return error
-
-
-def json_item(line: str) -> Item:
-    """`{"prompt": TEXT}`, never a command, or `{"command": "/word", "args": [...]}`."""
-    try:
-        value = json.loads(line)
-        if isinstance(value, dict) and isinstance(value.get("prompt"), str):
-            return Said(value["prompt"])
-        if isinstance(value, dict) and isinstance(value.get("command"), str):
-            args = value.get("args", [])
-            if isinstance(args, list) and all(isinstance(arg, str) for arg in args):
-                return Command(find(value["command"]).word, " ".join(args), tuple(args))
-        raise UsageProblem('neither {"prompt": TEXT} nor {"command": WORD, "args": [TEXT, ...]}')
-    except ValueError as error:
-        return UsageProblem(f"not a line of JSON: {error}")
-    except StrataError as error:
-        return error
