@@ -184,7 +184,7 @@ class Output:
             told = {"code": error.code, "message": error.message, "hint": error.hint}
             self._envelope(command, error.exit_code, data or {}, told)
         else:
-            hint = f"\n  {one_line(error.hint)}" if error.hint else ""
+            hint = f" ({one_line(error.hint)})" if error.hint else ""
             self._err.write(f"strata: {one_line(error.message)}{hint}\n")
         return error.exit_code
 

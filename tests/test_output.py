@@ -184,7 +184,7 @@ def test_an_error_is_its_message_and_what_next() -> None:
     printed = Printed()
     printed.out.answer("half an ans")
     assert printed.out.fail(UsageProblem("no such\nflag", hint="see --help")) == 2
-    assert printed.both == ("half an ans\n", "strata: no such flag\n  see --help\n")
+    assert printed.both == ("half an ans\n", "strata: no such flag (see --help)\n")
 
 
 # Tables
