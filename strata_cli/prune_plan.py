@@ -97,9 +97,11 @@ def let_go(files: Iterable[str], users: Counter[str]) -> list[str]:
     """Strike out one user of each file; returns those that nobody names any more."""
     free = []
     for file in files:
-        users[file] -= 1
-        if users[file] <= 0:
-            del users[file]
+        left = users[file] - 1
+        if left > 0:
+            users[file] = left
+        else:
+            users.pop(file, None)
             free.append(file)
     return free
 
@@ -114,7 +116,7 @@ def files_let_go(item: Item, record: Record) -> list[str]:
 
 def price(item: Item, record: Record, users: Counter[str], segments: Mapping[str, int]) -> int:
     """What an item frees, in bytes; its files are struck out in `users`."""
-    freed = sum(segments.get(file, 0) for file in let_go(files_let_go(item, record), users))
+    freed = sum([segments.get(file, 0) for file in let_go(files_let_go(item, record), users)])
     if item.what == "state" and record.head is not None:
         return freed + _shorter_by(record.head, item.digests)
     return freed + record.head_bytes + record.log_bytes
@@ -123,7 +125,7 @@ def price(item: Item, record: Record, users: Counter[str], segments: Mapping[str
 def _shorter_by(head: Head, digests: Sequence[str]) -> int:
     """By how many bytes the head's file gets shorter: canonical JSON is made of its parts."""
     states = states_as_json(head.states)
-    going = sum(_json_bytes(digest, states[digest]) for digest in digests)
+    going = sum([_json_bytes(digest, states[digest]) for digest in digests])
     # Between states, and between what goes and what stays, is one comma each.
     return going + len(digests) - (0 < len(digests) == len(states))
 
@@ -145,7 +147,7 @@ _known_identities: dict[str, tuple[Mapping[str, Any], int]] = {}
 
 def _identity_bytes(digest: str, identity: Mapping[str, Any]) -> int:
     known = _known_identities.get(digest)
-    if known is None or known[0] != identity:
+    if known is None or (known[0] is not identity and known[0] != identity):
         known = _known_identities[digest] = (identity, len(canonical_json(identity)))
     return known[1]
 
