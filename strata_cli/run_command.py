@@ -237,7 +237,8 @@ def wanted_conversation(request: RunRequest, session: Session) -> tuple[Head | N
     out, store = session.out, session.store
     if request.continue_last:
         head = session.newest()
-        out.note(f"continuing {head.name}: {head.title}")
+        used = head.last_turn[:16].replace("T", " ")
+        out.note(f"continuing {head.name}, last used {used} UTC: {head.title}")
         return head, head.name
     name = request.conversation
     if name is None:

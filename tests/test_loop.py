@@ -1,6 +1,7 @@
 """The commands of the loop, through `--repl`: /save /restore /read /system /set /history, and switches that fail."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -191,3 +192,14 @@ def test_text_from_standard_input_runs_commands_too(turns: Turns) -> None:
                     stdin="/set max-tokens 2\nHello\n/nonsense\n/save kept\n/exit\nnever said\n")  # fmt: skip
     assert "there is no command /nonsense" in result.stderr
     assert user_lines(strata.home, "kept") == ["Hello"]
+
+
+def test_C64_the_last_one_is_named_with_its_time_and_looking_at_another_changes_nothing(turns: Turns) -> None:
+    strata: Strata = turns.strata
+    for name in ("older", "newer"):
+        turns.say(name, f"I am {name}.")
+    strata("inspect", "older", "--transcript", code=0)
+    strata("save", "older", "-o", "older.strata", code=0)
+    strata("inspect", "--verify", code=0)
+    result = strata("run", "-m", turns.model, *turns.flags, "-c", "--plan", "And?", env=turns.env, code=0)
+    assert re.search(r"continuing newer, last used \d{4}-\d\d-\d\d \d\d:\d\d UTC: I am newer\.", result.stderr)
