@@ -22,14 +22,14 @@ from .result import Figures
 from .runner import STRATA, CannotShow, Trial
 from .words import text_of
 
-TOKENS, MARGIN_BYTES, EVERY_S = 8_000, 32 << 20, 0.002
+TOKENS, LEAST_TOKENS, MARGIN_BYTES, EVERY_S = 8_000, 1_000, 32 << 20, 0.002
 
 
 def memory(desk: Desk) -> Trial:
     """W10: each run is a process that loads the model, parks, and restores."""
     if sys.platform != "linux":
         raise CannotShow("only Linux tells how much anonymous memory a process takes")
-    tokens, model = max(1200, desk.tokens(TOKENS)), desk.model_path("fat")
+    tokens, model = max(LEAST_TOKENS, desk.tokens(TOKENS)), desk.model_path("fat")
 
     def measured() -> Figures:
         folder = desk.new_folder()

@@ -62,6 +62,7 @@ def restart(desk: Desk) -> Trial:
                 **{name: _cold_over(name) for name in controls},
             }
         },
+        needs={"W2": (STRATA, "warm"), "W3": (STRATA,)},
         where=lambda s: {name: s[STRATA][name] for name in ("open_ms", "restore_ms", "first_ms", "turn_ms", "share")},
         tokens=held,
         warmups=0,

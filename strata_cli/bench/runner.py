@@ -26,12 +26,13 @@ class Trial:
     """The sides of one or more workloads, ready to be run, with what was prepared for them.
 
     `ratios` by workload id. `controls`: what the ratio of a workload would be with another side in strata's place.
-    `optional`: sides that cost much and are run as often as `optional_runs` says. `whole`: the mean of all runs counts.
+    `needs`: the sides that a workload looks at, where that is not all of them. `whole`: the mean of all runs counts.
     """
 
     sides: Mapping[str, Side]
     ratios: Mapping[str, Ratio]
     controls: Mapping[str, Mapping[str, Ratio]] = field(default_factory=dict)
+    needs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     where: Callable[[Sample], Figures] = lambda _: {}
     tokens: int = 0
     runs: int | None = None
@@ -45,9 +46,10 @@ def run_trial(
 ) -> list[Result]:
     """Run a trial and give the result of each wanted workload. `step` is called after each run and may raise."""
     samples: list[Sample] = []
+    needed = {side for workload in wanted for side in trial.needs.get(workload.id, tuple(trial.sides))}
     try:
         for number in range(trial.warmups + (trial.runs or runs)):
-            order = list(trial.sides)
+            order = [side for side in trial.sides if side in needed]
             if number % 2:
                 order.reverse()
             sample = {side: trial.sides[side]() for side in order}
@@ -73,7 +75,7 @@ def _result(trial: Trial, workload: Workload, samples: Sequence[Sample]) -> Resu
         workload.target,
         ratio=mean(runs) if trial.whole else median(runs),
         runs=runs,
-        sides={side: _medians([sample[side] for sample in samples]) for side in trial.sides},
+        sides={side: _medians([sample[side] for sample in samples]) for side in samples[0]},
         controls=controls,
         where=_medians([trial.where(sample) for sample in samples]),
         tokens=trial.tokens,

@@ -6,7 +6,7 @@ Owns names, numbers of tokens and targets. They stand in docs/benchmarks.md in w
 from dataclasses import dataclass
 
 CHAT, FAT, NONE = "chat", "fat", "none"  # which model: the user's (or the demo), our own with large state, or none
-DEFAULT_SCALE, QUICK_SCALE = 0.25, 0.08
+DEFAULT_SCALE, QUICK_SCALE = 0.25, 0.04
 RUNS, QUICK_RUNS = 5, 3
 
 

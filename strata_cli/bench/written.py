@@ -76,7 +76,7 @@ def turns(desk: Desk) -> Trial:
         controls={"W6": {"whole-file": lambda s: s["whole-file"]["bytes"] / s[STRATA]["state_bytes"]}},
         where=lambda s: {**s[STRATA], "kernel_counts": float(counted)},
         tokens=history,
-        runs=TURNS,
+        runs=TURNS if desk.rivals else None,
         close=close,
     )
 
