@@ -26,7 +26,7 @@ def installed_state_format(cache_folder: Path, files: Files | None = None) -> in
         facts = source.stat()
     except OSError:
         return None
-    stamp = [str(source), facts.st_size, facts.st_mtime_ns]
+    stamp: list[str | int] = [str(source), facts.st_size, facts.st_mtime_ns]
     if (known := _remembered(cache, stamp, files)) is not None:
         return known
     found = _read(source, files)
