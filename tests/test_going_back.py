@@ -11,8 +11,9 @@ import pytest
 from chats import ALL, SYSTEM, Talk
 from engine_tools import Engines
 
-from strata_cli.errors import NoRoom
+from strata_cli.errors import NoRoom, Refused
 from strata_cli.going_back import fork, retry_text, undo
+from strata_cli.llama_engine import loading
 from strata_cli.prompt import common
 from strata_cli.reply import ReplyOptions
 from strata_cli.turn import Watch
@@ -207,3 +208,28 @@ def test_C34_a_reply_that_fills_the_context_goes_on_after_it_grew(
             assert len(replies[0]) > 60, "the reply stopped where the context was full"
     finally:
         engine.grow(before)
+
+
+def test_C34_a_warning_comes_once_at_four_fifths(engines: Engines, tmp_path: Path) -> None:
+    engine = engines("llama")
+    before = engine.context_tokens
+    engine.grow(512)
+    try:
+        with Talk(engine, tmp_path / "home", policy=ALL).open("one") as talk:
+            told(talk, ["Tell me of the sea. " * 10])
+            assert not any(notice.code == "context" for notice in talk.notices)
+            told(talk, ["More of it. " * 12, "And?"])
+            warned = [notice.text for notice in talk.notices if notice.code == "context"]
+            assert len(warned) == 1 and "of 512 tokens of the context are used" in warned[0]
+    finally:
+        engine.grow(before)
+
+
+@pytest.mark.parametrize("architecture", ["deepseek4"])
+def test_A13_an_architecture_that_breaks_the_recipe_is_refused(engines: Engines, architecture: str) -> None:
+    """Before any call that would abort the process: right after the load, by the name in the file."""
+    engine = engines("llama")
+    facts = replace(engine.model, architecture=architecture)
+    with pytest.raises(Refused, match=architecture):
+        loading._refuse(engine._lc, engine._handles.model, facts)
+    loading._refuse(engine._lc, engine._handles.model, engine.model)
