@@ -1,4 +1,4 @@
-# strata: completion for bash. Made by tools/generate.py from the commands; do not edit.
+# strata: completion for bash. Made by docs/generate.py from the commands; do not edit.
 # Put it where bash-completion looks, or: source <(strata completion bash)
 
 _strata_offer() {  # KINDS WORD: what begins with WORD goes to COMPREPLY; nothing is evaluated

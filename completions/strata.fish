@@ -1,4 +1,4 @@
-# strata: completion for fish. Made by tools/generate.py from the commands; do not edit.
+# strata: completion for fish. Made by docs/generate.py from the commands; do not edit.
 # Save it as strata.fish in ~/.config/fish/completions, or: strata completion fish | source
 
 function __strata_at  # whether the command is ARGV

@@ -32,7 +32,7 @@ def need(shell: str) -> str:
 
 
 def generate() -> object:
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "tools" / "generate.py")
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -42,7 +42,7 @@ def generate() -> object:
 def test_what_is_made_from_the_commands_is_up_to_date() -> None:
     made: dict[Path, str] = generate().made()  # type: ignore[attr-defined]
     stale = [str(path.relative_to(ROOT)) for path, text in made.items() if path.read_text() != text]
-    assert stale == [], "run: python tools/generate.py"
+    assert stale == [], "run: python docs/generate.py"
 
 
 @pytest.mark.parametrize("shell", SCRIPTS)

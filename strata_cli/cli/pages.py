@@ -71,7 +71,7 @@ def reference(tree: Command) -> str:
     lines = [
         "# Commands",
         "",
-        "<!-- Made by tools/generate.py from the commands; do not edit. -->",
+        "<!-- Made by docs/generate.py from the commands; do not edit. -->",
         "",
         "`strata COMMAND --help` says the same. Exit statuses are explained in [exit-codes.md](exit-codes.md), what"
         " `--json` prints in [json.md](json.md).",
@@ -104,7 +104,7 @@ def _sentence(text: str) -> str:
 def man_page(tree: Command) -> str:
     """docs/strata.1, in the man macros."""
     lines = [
-        '.\\" Made by tools/generate.py from the commands; do not edit.',
+        '.\\" Made by docs/generate.py from the commands; do not edit.',
         '.TH STRATA 1 "" "strata" "User Commands"',
         ".SH NAME",
         "strata \\- chat with local models, and keep what they read",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from .tree import Command, Parameter
 
-HEADER = "# strata: completion for {shell}. Made by tools/generate.py from the commands; do not edit."
+HEADER = "# strata: completion for {shell}. Made by docs/generate.py from the commands; do not edit."
 CHOICES = re.compile(r"[a-z0-9]+(\|[a-z0-9]+)+")
 BY_KEY = {
     "conversation": "conversations",

@@ -1,7 +1,7 @@
 """Write what is made from the commands: completion scripts, the man page, the reference of commands.
 
-python tools/generate.py          writes
-python tools/generate.py --check  says what differs, and exits 1 then
+python docs/generate.py          writes
+python docs/generate.py --check  says what differs, and exits 1 then
 """
 
 import sys
