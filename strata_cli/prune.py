@@ -12,7 +12,7 @@ from datetime import datetime
 
 from .inventory import Inventory, Record, uncollected
 from .prune_plan import Item, Kept, PrunePlan, is_pinned, price, priced, users_of
-from .sizes import format_age, format_bytes
+from .sizes import format_age, format_bytes, format_span
 
 UNUSED_MODEL_S = 30 * 86400  # state of a model that is absent is given up after this long without a use
 STALE_WRITER_S = 86400  # no write takes a day: a process of that number is another one by then
@@ -63,11 +63,11 @@ class Policy:
         if self.keep is not None:
             parts.append(f"keep the state of the {self.keep:,} newest {whose}")
         if self.max_age_s is not None:
-            parts.append(f"of none older than {self.max_age_s:,.0f} s")
+            parts.append(f"of none older than {format_span(self.max_age_s)}")
         if self.max_bytes is not None:
             parts.append(f"the directory within {format_bytes(self.max_bytes)} ({self.max_bytes:,} bytes)")
         if self.prefix_max_age_s is not None:
-            parts.append(f"unpinned prefixes that were used within {self.prefix_max_age_s:,.0f} s")
+            parts.append(f"unpinned prefixes that were used within {format_span(self.prefix_max_age_s)}")
         text = "; text of what falls out goes too" if self.removes_text else "; no text is removed"
         return ", ".join(parts) + text
 

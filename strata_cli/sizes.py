@@ -100,6 +100,14 @@ def format_duration(duration_ms: float) -> str:
     return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE} min"
 
 
+def format_span(span_s: float) -> str:
+    """A span as `parse_age` takes it: `90d`, `12h`, `30m`; in seconds where it is no whole number of minutes."""
+    for unit, scale in (("d", _DAY), ("h", _HOUR), ("m", _MINUTE)):
+        if span_s >= scale and span_s % scale == 0:
+            return f"{int(span_s // scale)}{unit}"
+    return f"{span_s:,.0f}s"
+
+
 def format_age(age_s: float) -> str:
     """`just now`, `5 min ago`, `2 h ago`, `3 d ago`, `2 y ago`; `just now` also after a clock set back."""
     units = (

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from strata_cli.errors import UsageProblem
-from strata_cli.sizes import format_age, format_bytes, format_duration, parse_age, parse_size
+from strata_cli.sizes import format_age, format_bytes, format_duration, format_span, parse_age, parse_size
 
 
 @pytest.mark.parametrize(
@@ -94,3 +94,10 @@ def test_durations_for_people(duration_ms: float, text: str) -> None:
 )  # fmt: skip
 def test_ages_for_people(age_s: float, text: str) -> None:
     assert format_age(age_s) == text
+
+
+@pytest.mark.parametrize(("span_s", "shown"), [(7776000, "90d"), (43200, "12h"), (1800, "30m"), (61, "61s"), (0, "0s")])
+def test_a_span_is_shown_as_it_is_typed(span_s: int, shown: str) -> None:
+    assert format_span(span_s) == shown
+    if span_s >= 60 and span_s % 60 == 0:
+        assert parse_age(shown) == span_s
