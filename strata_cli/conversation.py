@@ -24,7 +24,7 @@ from .restore import CannotApply, Live, Restored, RestorePlan, execute, plan_res
 from .reuse import why_not_reused
 from .said_lines import Said, user, write_reply_line, write_setup, write_user_line
 from .turn import Notice, NotReused, TurnResult, UnderWay, Watch
-from .worthwhile import Limits, worthwhile
+from .worthwhile import Limits, at_the_root, without_stray, worthwhile
 
 STRICT_CODES = {"bad", "identity", "foreign", "io", "permission", "no_room", "window"}
 
@@ -187,9 +187,12 @@ class Chat(Current):
         limit = len(prompt.tokens) - 1 if limit is None else limit
         mine = self.keeper.foreign_for in (None, self.name)
         agrees = min(common(self.engine.tokens, prompt.tokens), limit) if mine else 0
-        live = Live(agrees, agrees if self.engine.can_cut(agrees) else 0)
+        fresh = limit < len(prompt.tokens) and not (self.opened and self.opened.answered)
+        usable = without_stray(agrees, prompt.root) if fresh else agrees
+        live = Live(agrees, usable if self.engine.can_cut(usable) else 0)
         digest, memory = self.engine.identity.digest, self.engine.memory
         stored = boundaries(self.keeper.shelf, digest, prompt.tokens, memory, limit, exclude=exclude)
+        stored = at_the_root(stored, prompt.root) if fresh else stored
         limits = Limits(self.policy.min_tokens, self.policy.n_min_tokens, self.policy.similarity)
         pins = {*(self.opened.head.pins if self.opened and self.opened.head else ()), self.root_of(prompt)}
         return plan_restore(
@@ -271,13 +274,15 @@ class Chat(Current):
 
             self.engine.read(prompt.tokens[position:stop], progress=progress, cancelled=watch.cancelled)
             position = stop
-            if stop in stops and (asked or total >= self.policy.min_tokens):
+            kept = stop in (self.root_of(prompt), prompt.boundary)
+            if kept and (asked or total >= self.policy.min_tokens):
                 is_root = stop == prompt.root
                 reason = "root" if is_root else "prompt"
                 self.keeper.capture(opened, way.ticket, reason, rows=is_root, root=self.root_of(prompt), asked=asked)
 
     def _stops(self, prompt: Prompt) -> list[int]:
-        return sorted({self.root_of(prompt), prompt.boundary} - {0})
+        """Where reading pauses: also at a root that is too short to keep, so that equal prompts are read equally."""
+        return sorted({prompt.root, prompt.boundary} - {0})
 
     def root_of(self, prompt: Prompt) -> int:
         """The root where it is long enough to keep, else 0."""

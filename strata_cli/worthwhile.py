@@ -4,11 +4,13 @@ Owns the limits. What the user asked for, the root, and the end of a prefix coun
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .head import Head
 from .match import Boundary
 from .store import Store
+
+STRAY_TOKENS = 64  # an agreement behind the root that is shorter is chance
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,29 @@ def worthwhile(
         for boundary in strong
         if boundary.position >= limits.min_tokens or boundary.position in kept or not ends.isdisjoint(_files(boundary))
     ]
+
+
+def without_stray(position: int, root: int) -> int:
+    """Where a new conversation begins to read: at the root, when it agrees with another one only a few words further.
+
+    Those few tokens save nothing, and read from the middle of a line its replies could differ in the last digits from
+    those of a conversation that was alone.
+    """
+    return root if root <= position < root + STRAY_TOKENS else position
+
+
+def at_the_root(stored: Sequence[Boundary], root: int) -> list[Boundary]:
+    """Boundaries for a new conversation: one inside a file, a few tokens behind the root, serves as the root."""
+    found = []
+    for boundary in stored:
+        exact = any(use.end == boundary.position for use in boundary.uses)
+        position = boundary.position if exact else without_stray(boundary.position, root)
+        if position == boundary.position:
+            found.append(boundary)
+        elif position:
+            rows = tuple(use for use in boundary.rows if use.start < position)
+            found.append(replace(boundary, position=position, rows=rows))
+    return found
 
 
 def _files(boundary: Boundary) -> list[str]:

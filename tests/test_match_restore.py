@@ -17,6 +17,7 @@ from strata_cli.segment import Draft, Kind
 from strata_cli.shelf import Shelf
 from strata_cli.state_files import Child
 from strata_cli.store import Store
+from strata_cli.worthwhile import at_the_root, without_stray
 
 ATTENTION = Memory(has_rows=True, has_parts=False, recurrent=False, window_tokens=0)
 WINDOW = Memory(has_rows=True, has_parts=True, recurrent=False, window_tokens=64)
@@ -295,3 +296,15 @@ def test_a_plan_is_sound(memory: Memory, agrees: int, cut: bool) -> None:
     assert at >= plan.position or not memory.has_rows or not plan.uses
     again = plan_restore(TOKENS, live, stored(memory), memory)
     assert again == plan
+
+
+def test_A11_a_stray_agreement_behind_the_root_is_no_place_to_begin(store: Store) -> None:
+    """A few tokens in common by chance: a new conversation reads from the root, as it would if it were alone."""
+    assert [without_stray(at, 10) for at in (5, 10, 30, 73, 74)] == [5, 10, 10, 10, 74]
+    put(store, TOKENS, 0, 40)
+    inside = boundaries(Shelf.of_disk(store), IDENTITY, [*TOKENS[:25], 7, 7, 7], ATTENTION, 27)
+    assert [each.position for each in inside] == [25]
+    assert [(each.position, len(each.rows)) for each in at_the_root(inside, 10)] == [(10, 1)]
+    assert at_the_root(inside, 0) == []
+    exact = boundaries(Shelf.of_disk(store), IDENTITY, [*TOKENS[:40], 7, 7], ATTENTION, 41)
+    assert at_the_root(exact, 10) == exact

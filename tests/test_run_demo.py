@@ -73,12 +73,13 @@ def test_A11_restarts_and_switches_equal_the_run_never_interrupted(prepared: tup
     short = Turns(turns.strata, turns.model, turns.flags, {"STRATA_AUTO_SESSIONS_MIN_TOKENS": "0"})
     a = ("Name three colours.", "Which one is the sky?", "And the grass?")
     b = ("What is two plus two?", "And plus one more?", "Say it in words.")
-    whole_a = short.elsewhere().loop(*a, start=["-C", "a"])
-    whole_b = short.elsewhere().loop(*b, start=["-C", "b"])
+    whole_a = short.elsewhere("a").loop(*a, start=["-C", "a"])
+    whole_b = short.elsewhere("b").loop(*b, start=["-C", "b"])
     expected = [d["reply_tokens"] for pair in zip(whole_a, whole_b, strict=True) for d in pair]
     texts = [text for pair in zip(a, b, strict=True) for text in pair]
-    apart = [short.say(name, text) for name, text in zip(("x", "y") * 3, texts, strict=True)]
-    second = short.elsewhere()
+    alone = short.elsewhere("apart")
+    apart = [alone.say(name, text) for name, text in zip(("x", "y") * 3, texts, strict=True)]
+    second = short.elsewhere("switched")
     switched = second.loop(
         a[0], ["/new", "q"], b[0], ["/switch", "p"], a[1], ["/switch", "q"], b[1], ["/switch", "p"], a[2],
         ["/switch", "q"], b[2], start=["-C", "p"],
@@ -93,7 +94,7 @@ def test_A11_restarts_and_switches_equal_the_run_never_interrupted(prepared: tup
 
 def test_P2_the_long_text_as_a_system_prompt_is_read_once(prepared: tuple[Turns, dict[str, Any]]) -> None:
     turns, _ = prepared
-    system = (Path(__file__).parent / "data" / "long.txt").read_text(encoding="utf-8")[:2400]
+    system = (Path(__file__).parent / "data" / "long.txt").read_text(encoding="utf-8")[:2800]
     first = turns.say("clerk", "Who are you?", "-s", system)
     second = turns.say("other", "What may I do?", "-s", system)
     assert first["tokens"]["prompt"] > 512

@@ -66,9 +66,9 @@ class Turns:
     flags: tuple[str, ...] = ("--greedy", "-n", "12", "--threads", "1")
     env: Mapping[str, str] = field(default_factory=lambda: SMALL)
 
-    def elsewhere(self) -> "Turns":
+    def elsewhere(self, label: str = "other") -> "Turns":
         """The same in another home, where nothing is stored yet."""
-        home = self.strata.home.with_name(self.strata.home.name + "-other")
+        home = self.strata.home.with_name(f"{self.strata.home.name}-{label}")
         env = {**self.strata.env, "STRATA_HOME": str(home)}
         return replace(self, strata=replace(self.strata, home=home, env=env))
 
