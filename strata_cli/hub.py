@@ -180,5 +180,5 @@ def _faults(hub: Any, name: HubName) -> Iterator[None]:
         reason = str(error).strip().splitlines()
         raise ModelUnavailable(
             f"{name}: {reason[0] if reason else type(error).__name__}",
-            hint="try again: what was downloaded is kept; or name a file with -m",
+            hint="try again, or name a file with -m",
         ) from error
