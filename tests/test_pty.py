@@ -245,6 +245,7 @@ def test_the_last_two_turns_are_shown_when_a_conversation_is_opened(
     strata("run", "-m", tiny("llama"), "--greedy", "-n", "3", "-C", "other", "Elsewhere.", code=0)
     window = open_loop("-C", "trip")
     window.ready()
+    window.wait_until(lambda: "> Third question." in window.shown)
     assert "> Third question." in window.shown and "> Second \\x1b]0;evil\\x07question." in window.shown
     assert "First" not in window.shown and "\x1b]0;evil" not in window.raw
     window.type("/switch other\r")
@@ -253,7 +254,7 @@ def test_the_last_two_turns_are_shown_when_a_conversation_is_opened(
     window.type("/switch nobody\r")
     window.wait_for("no conversation")
     window.ready()
-    assert any(line.startswith("other | ") for line in window.screen.display)
+    window.wait_until(lambda: any(line.startswith("other | ") for line in window.screen.display))
     window.type("/switch tr\t\x15/exit\r")  # Tab completes, Ctrl-U clears the line
     assert window.ends() == 0
 
