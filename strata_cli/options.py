@@ -1,14 +1,12 @@
 """The options that several commands share, as typer annotations.
 
-Owns their names and help texts. What they mean is decided where they are used.
+Owns their names and help texts. What they mean is decided where they are used, and what decides it is imported there:
+every `--help` reads this file.
 """
 
 from typing import Annotated
 
 import typer
-
-from .errors import UsageProblem
-from .models import parse_lora
 
 ENGINE, SAMPLING, STORING = "Engine", "Sampling", "Storing"
 
@@ -38,9 +36,13 @@ Wait = Annotated[float, typer.Option(min=0, metavar="SECONDS", help="How long to
 
 def tensor_split(text: str | None) -> tuple[float, ...] | None:
     """Raises UsageProblem for what are no numbers."""
+    if text is None:
+        return None
     try:
-        return None if text is None else tuple(float(part) for part in text.split(","))
+        return tuple(float(part) for part in text.split(","))
     except ValueError:
+        from .errors import UsageProblem
+
         raise UsageProblem(f"--tensor-split {text}: not numbers between commas") from None
 
 
@@ -48,4 +50,6 @@ def loras(texts: list[str] | None) -> tuple[tuple[str, float], ...] | None:
     """`none` gives up the adapters that a conversation remembers."""
     if not texts:
         return None
+    from .models import parse_lora
+
     return () if texts == ["none"] else tuple(parse_lora(text) for text in texts)

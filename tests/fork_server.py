@@ -78,7 +78,7 @@ def serve(peer: socket.socket) -> None:
     import strata_cli.llama_engine
     import strata_cli.repl
 
-    strata_cli.cli.load_commands()
+    strata_cli.cli.load_all()
     assert all((jinja2.ext, llama_cpp, numpy, strata_cli.cli, strata_cli.llama_engine, strata_cli.repl))
     while True:
         try:

@@ -14,15 +14,40 @@ from ..errors import StrataError, UsageProblem
 from ..output import Mode, Output, prepare_streams
 from .app import app
 
-COMMANDS = ("bench", "completion", "config", "inspect", "prefix", "prune", "restore", "run", "save")
-ALONE = ("inspect", "prune")
+# The first line of each command's help, in the order in which they are explained: the list of commands is shown
+# without loading any of them. A test compares.
+SUMMARIES = {
+    "run": "Chat: one turn with PROMPT, or the interactive prompt.",
+    "save": "Write a conversation to one file, or keep a copy of it.",
+    "restore": "Verify a file and take its conversation into the directory.",
+    "inspect": "Show the directory or one conversation; --verify checks all.",
+    "prune": "Keep the session directory in order, or delete what is named.",
+    "prefix": "Openings that conversations start from: read once, kept.",
+    "bench": "Measure saving and restoring here, against what people use.",
+    "config": "The settings: their values, and where each comes from.",
+    "completion": "Print a completion script.",
+}
 
 
-def load_commands(arguments: Sequence[str] = ()) -> None:
-    """Make the commands known that these words may mean: all of them, but for those that can be loaded alone."""
-    first = arguments[0] if arguments else ""
-    for name in (first,) if first in ALONE else COMMANDS:
+def load_all() -> None:
+    """Make every command known."""
+    for name in SUMMARIES:
         import_module(f".{name}", __package__)
+
+
+def load_commands(arguments: Sequence[str]) -> None:
+    """Make known what these words need: their command, or of all of them no more than `--help` shows."""
+    first = arguments[0] if arguments else ""
+    if first in SUMMARIES:
+        import_module(f".{first}", __package__)
+        return
+    for name, summary in SUMMARIES.items():
+        if f"{__package__}.{name}" not in sys.modules:
+            app.command(name, help=summary)(_nothing)
+
+
+def _nothing() -> None:
+    """What stands for a command in the list of all."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -3,21 +3,16 @@
 Owns the app object and `Run`: output, signals, configuration and directory of one command on its way.
 """
 
-import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .. import __version__
-from ..config import load_config
-from ..files import Files
 from ..output import Mode, Output
-from ..signals import Stop
-from ..store import Store
 
 if TYPE_CHECKING:
     from ..session import Session, Wishes
+    from ..store import Store
 
 app = typer.Typer(
     name="strata",
@@ -37,10 +32,18 @@ class Run:
     def __init__(self, command: str, *, as_json: bool, quiet: bool, verbose: int) -> None:
         mode = Mode.JSON if as_json else Mode.QUIET if quiet else Mode.HUMAN
         self.out = Output(command, mode, verbose=verbose > 0, very_verbose=verbose > 1)
+        from ..signals import Stop
+
         self.stop = Stop()
         self.stop.install()
 
-    def store(self) -> Store:
+    def store(self) -> "Store":
+        from datetime import UTC, datetime
+
+        from ..config import load_config
+        from ..files import Files
+        from ..store import Store
+
         self.config = load_config()
         for warning in self.config.warnings:
             self.out.warning(warning)
@@ -54,6 +57,9 @@ class Run:
         )
 
     def session(self, wishes: "Wishes") -> "Session":
+        import time
+        from datetime import datetime
+
         from ..session import Session
 
         store = self.store()

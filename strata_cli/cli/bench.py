@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from .. import options as o
-from ..engine import EngineOptions
 from .app import Run, app
 
 EXIT_BENCH = (
@@ -37,12 +36,13 @@ def bench(
     quiet: o.Quiet = False,
     verbose: o.Verbose = 0,
 ) -> int:
-    """Measure what saving and restoring cost on this machine, as ratios to what people use today.
+    """Measure saving and restoring here, against what people use.
 
     Example: strata bench --only W8,W9
     """
     from ..bench_command import Bench, BenchRequest, check
     from ..bench_command import bench as run_bench
+    from ..engine import EngineOptions
     from ..models import choose_model
 
     names = tuple(name.strip() for name in (only or "").split(",") if name.strip())

@@ -5,7 +5,6 @@ from typing import Annotated
 import typer
 
 from .. import options as o
-from ..errors import UsageProblem
 from .app import Run, app
 
 
@@ -20,6 +19,7 @@ def completion(
 
     Example: strata completion zsh > ~/.zfunc/_strata
     """
+    from ..errors import UsageProblem
     from .shell_scripts import SHELLS
     from .tree import command_tree
 

@@ -1,12 +1,14 @@
 """`strata config`, as options."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .. import options as o
-from ..config import Config, load_config
 from .app import Run, app
+
+if TYPE_CHECKING:
+    from ..config import Config
 
 EXIT = "Exit status: 0 done, 1 failed, 2 usage or no such setting."
 config_app = typer.Typer(
@@ -20,7 +22,9 @@ app.add_typer(config_app, name="config")
 Key = Annotated[str, typer.Argument(metavar="KEY")]
 
 
-def _begin(command: str, as_json: bool, quiet: bool, verbose: int) -> tuple[Run, Config]:
+def _begin(command: str, as_json: bool, quiet: bool, verbose: int) -> "tuple[Run, Config]":
+    from ..config import load_config
+
     run, config = Run(command, as_json=as_json, quiet=quiet, verbose=verbose), load_config()
     for warning in config.warnings:
         run.out.warning(warning)

@@ -1,16 +1,15 @@
 """`strata inspect`, as options."""
 
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .. import options as o
-from ..errors import UsageProblem
-from ..inspect_command import inspect_directory
-from ..inspect_conversation_command import inspect_conversation, verify_directory
-from ..store import Store
 from .app import Run, app
+
+if TYPE_CHECKING:
+    from ..store import Store
 
 EXIT_INSPECT = "Exit status: 0 done, 1 failed, 2 usage, 10 no such conversation, 12 something is bad."
 
@@ -31,13 +30,14 @@ def inspect(
     quiet: o.Quiet = False,
     verbose: o.Verbose = 0,
 ) -> int:
-    """Show what the session directory holds, or one conversation; --verify checks every byte.
+    """Show the directory or one conversation; --verify checks all.
 
     Example: strata inspect notes --verify
     """
     command = Run("inspect", as_json=as_json, quiet=quiet, verbose=verbose)
     store = command.store()
     if why is not None:
+        from ..errors import UsageProblem
         from ..run_command import message_text
         from ..why_command import why as tell_why
 
@@ -48,13 +48,17 @@ def inspect(
         from ..inspect_file_command import inspect_file
 
         return inspect_file(wanted, command.out, transcript=transcript)
-    if wanted is not None:
+    if wanted is not None or verify:
+        from ..inspect_conversation_command import inspect_conversation, verify_directory
+
+        if wanted is None:
+            return verify_directory(store, command.config, command.out)
         return inspect_conversation(wanted, store, command.config, command.out, transcript=transcript, check=verify)
-    if verify:
-        return verify_directory(store, command.config, command.out)
+    from ..inspect_command import inspect_directory
+
     return inspect_directory(store, command.config, command.out, show_all=show_all)
 
 
-def is_file(wanted: str, store: Store) -> bool:
+def is_file(wanted: str, store: "Store") -> bool:
     """Whether WANTED is a file: standard input, or a path that exists and is no conversation's name."""
     return wanted == "-" or (wanted not in store.names() and os.path.exists(wanted))

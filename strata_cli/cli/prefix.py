@@ -7,14 +7,6 @@ from typing import Annotated
 import typer
 
 from .. import options as o
-from .. import prefix_command as prefix
-from ..engine import EngineOptions
-from ..errors import UsageProblem
-from ..messages import read_messages
-from ..prune_command import PruneRequest, prune
-from ..prune_command import check as check_prune
-from ..run_command import read_all, read_tools, read_whole
-from ..session import Wishes
 from .app import Run, app
 
 EXIT = "Exit status: 0 done, 1 failed, 2 usage or not confirmed, 10 no such prefix, 11 held by another process"
@@ -59,6 +51,13 @@ def add(
 
     Example: strata prefix add agent --system-file agent.txt --tools tools.json
     """
+    from .. import prefix_command as prefix
+    from ..engine import EngineOptions
+    from ..errors import UsageProblem
+    from ..messages import read_messages
+    from ..run_command import read_all, read_tools, read_whole
+    from ..session import Wishes
+
     engine = EngineOptions(
         ctx_size,
         gpu_layers,
@@ -97,6 +96,8 @@ def list_all(as_json: o.Json = False, quiet: o.Quiet = False, verbose: o.Verbose
 
     Example: strata prefix list
     """
+    from .. import prefix_command as prefix
+
     command = Run("prefix list", as_json=as_json, quiet=quiet, verbose=verbose)
     return prefix.list_all(command.store(), command.out)
 
@@ -107,6 +108,8 @@ def show(name: Name, as_json: o.Json = False, quiet: o.Quiet = False, verbose: o
 
     Example: strata prefix show agent
     """
+    from .. import prefix_command as prefix
+
     command = Run("prefix show", as_json=as_json, quiet=quiet, verbose=verbose)
     return prefix.show(name, command.store(), command.out)
 
@@ -117,6 +120,8 @@ def pin(names: Names, as_json: o.Json = False, quiet: o.Quiet = False, verbose: 
 
     Example: strata prefix pin root-1f0c3a52
     """
+    from .. import prefix_command as prefix
+
     command = Run("prefix pin", as_json=as_json, quiet=quiet, verbose=verbose)
     return prefix.pin(names, True, command.store(), command.out)
 
@@ -127,6 +132,8 @@ def unpin(names: Names, as_json: o.Json = False, quiet: o.Quiet = False, verbose
 
     Example: strata prefix unpin agent
     """
+    from .. import prefix_command as prefix
+
     command = Run("prefix unpin", as_json=as_json, quiet=quiet, verbose=verbose)
     return prefix.pin(names, False, command.store(), command.out)
 
@@ -145,6 +152,9 @@ def rm(
 
     Example: strata prefix rm agent -y
     """
+    from ..prune_command import PruneRequest, prune
+    from ..prune_command import check as check_prune
+
     command = Run("prefix rm", as_json=as_json, quiet=quiet, verbose=verbose)
     request = PruneRequest(prefixes=tuple(names), dry_run=dry_run, yes=yes, wait_s=wait)
     check_prune(request)

@@ -6,9 +6,6 @@ from typing import Annotated
 import typer
 
 from .. import options as o
-from ..prune_command import PruneRequest, check
-from ..prune_command import prune as prune_directory
-from ..sizes import parse_age, parse_size
 from .app import Run, app
 
 EXIT_PRUNE = (
@@ -54,6 +51,10 @@ def prune(
 
     Example: strata prune --max-size 50GB -n
     """
+    from ..prune_command import PruneRequest, check
+    from ..prune_command import prune as prune_directory
+    from ..sizes import parse_age, parse_size
+
     request = PruneRequest(
         names=tuple(names or ()),
         state=tuple(state or ()),

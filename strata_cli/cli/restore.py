@@ -6,9 +6,6 @@ from typing import Annotated
 import typer
 
 from .. import options as o
-from ..engine import EngineOptions
-from ..names import check_name
-from ..session import Wishes
 from .app import Run, app
 
 EXIT_RESTORE = (
@@ -45,12 +42,15 @@ def restore(
     quiet: o.Quiet = False,
     verbose: o.Verbose = 0,
 ) -> int:
-    """Verify a file and add its conversation to the session directory.
+    """Verify a file and take its conversation into the directory.
 
     Example: ssh far strata save notes -o - | strata restore -
     """
+    from ..engine import EngineOptions
     from ..file_transfer import is_archive
+    from ..names import check_name
     from ..reception import Wish
+    from ..session import Wishes
     from ..slot_command import restore_slot
     from ..snapshot_command import restore as restore_archive
 

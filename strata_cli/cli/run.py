@@ -5,13 +5,6 @@ from typing import Annotated
 import typer
 
 from .. import options as o
-from ..engine import EngineOptions, Sampling
-from ..errors import UsageProblem
-from ..full_context import CHOICES
-from ..reply import ReplyOptions
-from ..run_command import RunRequest, check, read_tools, read_whole, wants_loop
-from ..run_command import run as run_request
-from ..session import Wishes
 from .app import Run, app
 
 EXIT_RUN = (
@@ -81,6 +74,14 @@ def run(
 
     Example: strata run -C notes "And what follows from that?"
     """
+    from ..engine import EngineOptions, Sampling
+    from ..errors import UsageProblem
+    from ..full_context import CHOICES
+    from ..reply import ReplyOptions
+    from ..run_command import RunRequest, check, read_tools, read_whole, wants_loop
+    from ..run_command import run as run_request
+    from ..session import Wishes
+
     engine = EngineOptions(
         ctx_size,
         gpu_layers,

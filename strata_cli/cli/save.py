@@ -5,8 +5,6 @@ from typing import Annotated
 import typer
 
 from .. import options as o
-from ..engine import EngineOptions
-from ..session import Wishes
 from .app import Run, app
 
 EXIT_SAVE = (
@@ -57,6 +55,8 @@ def save(
 
     Example: strata save notes -o notes.strata
     """
+    from ..engine import EngineOptions
+    from ..session import Wishes
     from ..slot_command import save_llama
     from ..snapshot_command import SaveRequest, check, save_messages
     from ..snapshot_command import save as save_request

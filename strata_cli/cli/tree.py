@@ -57,9 +57,9 @@ def command_tree() -> Command:
     """All of them, in the order in which they are explained."""
     from typer.main import get_command
 
-    from . import load_commands
+    from . import load_all
 
-    load_commands()
+    load_all()
     return _command("", get_command(app))
 
 
