@@ -133,14 +133,16 @@ def _entries(folder_fd: int, sizes: bool) -> list[Entry]:
     entries = []
     with os.scandir(folder_fd) as found:
         for each in found:
-            is_folder = each.is_dir(follow_symlinks=False)
-            if is_folder or not sizes:
-                is_file = not is_folder and each.is_file(follow_symlinks=False)
-                entries.append(Entry(each.name, is_file, is_folder, 0, 0))
-                continue
-            # Removed by another process since the folder was read: then it is left out.
-            with contextlib.suppress(FileNotFoundError):
-                entries.append(_seen(each.name, each.stat(follow_symlinks=False)))
+            if each.is_dir(follow_symlinks=False):
+                entries.append(Entry(each.name, False, True, 0, 0))
+            elif not sizes:
+                entries.append(Entry(each.name, each.is_file(follow_symlinks=False), False, 0, 0))
+            else:
+                try:
+                    facts = each.stat(follow_symlinks=False)
+                except FileNotFoundError:
+                    continue  # removed by another process since the folder was read
+                entries.append(_seen(each.name, facts))
     return entries
 
 
@@ -167,9 +169,11 @@ def _nested(top_fd: int, there: Sequence[Entry]) -> list[Entry]:
         try:
             for name in os.listdir(fd):
                 try:
-                    entries.append(_seen(f"{folder}/{name}", os.stat(name, dir_fd=fd, follow_symlinks=False)))
+                    facts = os.stat(name, dir_fd=fd, follow_symlinks=False)
                 except FileNotFoundError:
                     continue
+                is_file = stat.S_ISREG(facts.st_mode)
+                entries.append(Entry(f"{folder}/{name}", is_file, False, facts.st_size, facts.st_mtime_ns))
         finally:
             os.close(fd)
     return entries

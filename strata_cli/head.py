@@ -108,7 +108,7 @@ def _known_names() -> frozenset[str]:
 
 def states_as_json(states: Mapping[str, StateRef]) -> dict[str, Json]:
     """A head's states as its file has them, segments as rows of start, end, file, bytes."""
-    if isinstance(states, _StoredStates):
+    if isinstance(states, StoredStates):
         return states.raw
     return {digest: _state_as_json(state) for digest, state in states.items()}
 
@@ -122,7 +122,7 @@ def _state_as_json(state: StateRef) -> dict[str, Json]:
     }
 
 
-class _StoredStates(Mapping[str, StateRef]):
+class StoredStates(Mapping[str, StateRef]):
     """The states of a head that was read: checked JSON, made into values at first use."""
 
     __slots__ = ("_made", "raw")
@@ -185,7 +185,7 @@ def _head(value: dict[str, Any], name: str) -> Head:
     head.__dict__.update(
         name=name,
         pins=tuple(value["pins"]),
-        states=_StoredStates(states),
+        states=StoredStates(states),
         extra={each: value[each] for each in unknown} if unknown else {},
         version=HEAD_VERSION,
     )

@@ -16,8 +16,9 @@ from typing import NamedTuple
 from .directory import RECORD_KINDS
 from .errors import NotFound, StrataError
 from .files import Entry, read_bytes, storage_errors
-from .head import Head, files_of, parse_head
+from .head import Head, files_of
 from .names import NAME
+from .plain_head import parse_plain_head
 from .segment import FILE_NAME, FOLDER_NAME
 from .store import HEAD_LIMIT_BYTES, Store
 
@@ -153,7 +154,7 @@ def _record(store: Store, folder: Path, name: str, head_bytes: int | None, log_b
         return Record(name, kind, None, (), 0, log_bytes, held, why, NotFound.code)
     try:
         data = read_bytes(store.directory.files, folder / f"{name}.json", HEAD_LIMIT_BYTES)
-        head = parse_head(data, name)
+        head = parse_plain_head(data, name)
     except NotFound:
         # Removed since the folder was listed.
         return None

@@ -1,0 +1,94 @@
+"""A head as this version of strata writes it, read by one look at its bytes: thousands are read at a time.
+
+Owns a pattern that such heads match, and nothing that a head may be: what does not match is read by `head`, with the
+same result or its reason. Values that heads have in common are made once.
+"""
+
+import re
+from functools import lru_cache
+from typing import Any
+
+from .errors import StrataError
+from .head import HEAD_VERSION, Head, StoredStates, parse_head
+from .identity import has_check, parse_json
+
+_TIME = r'"((?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|\+00:00))?)"'
+_TEXT = r'"([^"\\\x00-\x1f]*+)"'
+_COUNT = r"(0|[1-9][0-9]{0,14}+)"
+_FLAT = r"(\{[^{}]*+\})"  # an object without objects in it
+_DEEP = r"(\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})"
+_NUMBER = r"(?:0|[1-9][0-9]{0,14}+)"
+
+
+def _rows(kind: str) -> str:
+    row = rf'\[{_NUMBER},{_NUMBER},"[0-9a-f]{{32}}/{_NUMBER}-[0-9a-f]{{32}}\.{kind}",{_NUMBER}\]'
+    return rf"(\[(?:{row}(?:,(?=\[)|(?=\])))*+\])"
+
+
+_STATE = (
+    rf'"([0-9a-f]{{64}})":\{{"identity":{_DEEP},"parts":{_rows("part")},"segments":{_rows("seg")},"tokens":{_COUNT}\}}'
+)
+_PLAIN = re.compile(
+    rf'\{{"created":{_TIME},"engine":{_DEEP},"key":{_TEXT},"kind":"(auto|named)","last_turn":{_TIME},"lines":{_COUNT},'
+    rf'"model":{_FLAT},"name":{_TEXT},"pins":(\[\]),"states":\{{(?:{_STATE})?\}},"template":{_FLAT},"title":{_TEXT},'
+    rf'"tokens":{_COUNT},"turns":{_COUNT},"updated":{_TIME},"version":{HEAD_VERSION},"check":"[0-9a-f]{{16}}"\}}\n',
+    re.ASCII,
+)
+
+
+def parse_plain_head(data: bytes, name: str) -> Head:
+    """What `parse_head` gives, sooner where the head is plain. Raises as it does."""
+    try:
+        return _plain(data, name) or parse_head(data, name)
+    except (UnicodeDecodeError, StrataError):
+        return parse_head(data, name)
+
+
+def _plain(data: bytes, name: str) -> Head | None:
+    found = _PLAIN.fullmatch(data.decode())
+    if found is None or not has_check(data[:-1]):
+        return None
+    (created, engine, key, kind, last_turn, lines, model, _, _, digest, identity, parts, segments, covered,
+     template, title, tokens, turns, updated) = found.groups()  # fmt: skip
+    states = {}
+    if digest is not None:
+        rows, part_rows = _read_rows(segments), _read_rows(parts)
+        if rows is None or part_rows is None:
+            return None
+        states = {digest: {"identity": _shared(identity), "segments": rows, "parts": part_rows, "tokens": int(covered)}}
+    head = object.__new__(Head)
+    # A frozen dataclass sets its fields one by one, which takes longer than all of the above.
+    head.__dict__.update(
+        name=name,
+        kind=kind,
+        key=key,
+        title=title,
+        model=_shared(model),
+        engine=_shared(engine),
+        template=_shared(template),
+        created=created,
+        updated=updated,
+        last_turn=last_turn,
+        turns=int(turns),
+        tokens=int(tokens),
+        lines=int(lines),
+        pins=(),
+        states=StoredStates(states),
+        extra={},
+        version=HEAD_VERSION,
+    )
+    return head
+
+
+@lru_cache(1000)
+def _shared(text: str) -> Any:
+    """An object that many heads have. Nobody writes into it. Raises Bad."""
+    return parse_json(text, "a part of a head")
+
+
+def _read_rows(text: str) -> list[list[Any]] | None:
+    """The rows of a list that matched; None where one of them ends before it begins."""
+    if text == "[]":
+        return []
+    rows: list[list[Any]] = parse_json(text, "rows")
+    return rows if all([row[0] < row[1] for row in rows]) else None
