@@ -96,8 +96,7 @@ class Handover:
         ticket.done.set()
         self.told(ticket, handing.opened)
         self.unlink_given_up()
-        self._shelf.tier.shrink()
-        if not self._shelf.tier.over():
+        if not self._shelf.tier.shrink():
             self._prepare()
 
     def _write_chain(self, handing: Handing) -> int:

@@ -182,6 +182,10 @@ class Keeper:
             ticket.parked = replace(ticket.parked, skipped="disabled")
             return
         assert opened.name is not None
+        self._settle()
+        if not any(self._parker.wants(self.chain, rows=rows, end=end)):
+            ticket.parked = _sum(ticket.parked, Parked(skipped="unchanged"))
+            return
         if not self._make_room():
             ticket.parked = replace(ticket.parked, skipped="no_room")
             return
@@ -208,11 +212,11 @@ class Keeper:
         False where it stays over them because the disk takes nothing: more would grow without bound.
         """
         tier = self.shelf.tier
-        tier.shrink()
-        if tier.over() and self._writer.pending:
+        over = tier.shrink()
+        if over and self._writer.pending:
             self._writer.wait()
-            tier.shrink()
-        return self._failing is None or not tier.over()
+            over = tier.shrink()
+        return self._failing is None or not over
 
     def _write_through(self) -> None:
         """Before a chunk is taken: what memory cannot hold, and is more than a little, goes to the disk now."""
@@ -280,8 +284,7 @@ class Keeper:
         if not tier.over() or not tier.unwritten(name):
             return False
         self._writer.wait(self._policy.leave_s)
-        tier.shrink()
-        return tier.over() and bool(tier.unwritten(name))
+        return tier.shrink() and bool(tier.unwritten(name))
 
     def abandon(self, opened: Opened) -> None:
         """Give up the state that nobody takes."""

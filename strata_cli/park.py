@@ -78,6 +78,11 @@ class Parker:
         self._engine, self._shelf, self._clock = engine, shelf, clock
         self.own = True  # False while the engine holds state from elsewhere: what follows from it is foreign too
 
+    def wants(self, chain: Chain, *, rows: bool, end: int | None) -> tuple[bool, bool]:
+        """Whether rows and whether a part are to be taken: what `chain` does not reach, as far as `end`."""
+        memory, end = self._engine.memory, len(self._engine.tokens) if end is None else end
+        return rows and memory.has_rows and end > chain.rows_end, memory.has_parts and end > chain.parts_end
+
     def capture(
         self,
         chain: Chain,
@@ -98,8 +103,7 @@ class Parker:
         """
         memory, end = self._engine.memory, len(self._engine.tokens) if end is None else end
         start = chain.rows_end if memory.has_rows else min(root, chain.parts_end)
-        wants_rows = rows and memory.has_rows and end > start
-        wants_part = memory.has_parts and end > chain.parts_end
+        wants_rows, wants_part = self.wants(chain, rows=rows, end=end)
         parked = Parked(skipped=None if wants_rows or wants_part else "unchanged")
         chunks = list(self._engine.chunks(start, end)) if wants_rows else []
         together = len(chunks) == 1 and wants_part

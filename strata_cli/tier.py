@@ -127,13 +127,14 @@ class Tier:
         for path in paths:
             self.drop(path)
 
-    def shrink(self) -> None:
-        """Let durable entries go, oldest first, until the rest is within bounds."""
+    def shrink(self) -> bool:
+        """Let durable entries go, oldest first, until the rest is within bounds; whether it is still over them."""
         with self._lock:
             for path in [path for path, entry in self._entries.items() if entry.durable]:
                 if not self.over():
-                    return
+                    return False
                 self.drop(path)
+            return self.over()
 
     def over(self) -> bool:
         """Whether more is held than may be, or memory is short."""
