@@ -1,5 +1,7 @@
 """`strata bench`: what it promises to scripts, its arithmetic, and that nothing is made up."""
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -120,3 +122,16 @@ def test_the_table_names_scale_and_runs(strata: Strata, tiny: Callable[..., Path
 
 def test_a_usage_error_is_2(strata: Strata) -> None:
     assert strata("bench", "--only", "W99").exit_code == 2
+
+
+def test_W11_the_table_over_models_has_a_row_for_each(strata: Strata, tiny: Callable[..., Path]) -> None:
+    """The last reply is written again from all that stood before it, on a model with a window and on a recurrent one."""
+    models = [tiny("gemma3"), tiny("mamba")]
+    command = [sys.executable, str(Path(__file__).parent.parent / "docs" / "benchmarks_models.py"), "--scale", "0.05"]
+    done = subprocess.run([*command, *map(str, models)], env=strata.environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines()[2:]]
+    assert [row[:2] for row in rows] == [["tiny-gemma3.gguf", "window"], ["tiny-mamba.gguf", "recurrent"]]
+    for row in rows:
+        reused, again, equal = map(float, row[2:])
+        assert reused >= 0.999 and again >= 0.99 and equal == 1
