@@ -125,13 +125,13 @@ def test_a_usage_error_is_2(strata: Strata) -> None:
 
 
 def test_W11_the_table_over_models_has_a_row_for_each(strata: Strata, tiny: Callable[..., Path]) -> None:
-    """The last reply is written again from all that stood before it, on a model with a window and on a recurrent one."""
+    """The last reply is written again from all before it, on a model with a window and on a recurrent one."""
     models = [tiny("gemma3"), tiny("mamba")]
     command = [sys.executable, str(Path(__file__).parent.parent / "docs" / "benchmarks_models.py"), "--scale", "0.05"]
     done = subprocess.run([*command, *map(str, models)], env=strata.environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines()[2:]]
-    assert [row[:2] for row in rows] == [["tiny-gemma3.gguf", "window"], ["tiny-mamba.gguf", "recurrent"]]
-    for row in rows:
-        reused, again, equal = map(float, row[2:])
+    assert [cells[:2] for cells in rows] == [["tiny-gemma3.gguf", "window"], ["tiny-mamba.gguf", "recurrent"]]
+    for cells in rows:
+        reused, again, equal = map(float, cells[2:])
         assert reused >= 0.999 and again >= 0.99 and equal == 1
