@@ -116,11 +116,12 @@ class Reception:
         taken = {each.file: self._decide(each) for each in self.manifest.files}
         carried = {each.file: each for each in self.manifest.files if each.file in self.manifest.carried}
         wanted_bytes = sum(carried[file].bytes for file, why in taken.items() if not why and file in carried)
-        free = self.store.free_bytes()
-        if wanted_bytes > free and not self.wish.plan:
+        free, floor_bytes = self.store.free_bytes(), self.store.min_free_bytes
+        if wanted_bytes and wanted_bytes + floor_bytes > free and not self.wish.plan:
+            floor = f", of which {floor_bytes:,} are to stay free" if floor_bytes else ""
             raise NoRoom(
-                f"the archive's new segments take {wanted_bytes:,} bytes and {free:,} are free",
-                hint="free some space, or `strata prune`",
+                f"the archive's new segments take {wanted_bytes:,} bytes and {free:,} are free{floor}",
+                hint="free some space, `strata prune`, or lower store.min_free_disk_mib",
             )
         self.needed_bytes, self.free_bytes = wanted_bytes, free
         for file in self.manifest.carried:

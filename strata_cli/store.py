@@ -87,6 +87,11 @@ class Store:
         """What every write of state from now on leaves free on its disk; else it raises BelowFloor."""
         self._state.min_free_bytes = min_free_bytes
 
+    @property
+    def min_free_bytes(self) -> int:
+        """What `leave_free` was told; 0 where nothing was."""
+        return self._state.min_free_bytes
+
     def free_bytes(self) -> int:
         """What can still be written where state lies."""
         return self.directory.free_bytes()

@@ -405,6 +405,20 @@ def test_C07_a_full_disk_leaves_nothing_visible(a: Store, tmp_path: Path) -> Non
         assert again.usable and again.turns == 3
 
 
+def test_B5_a_restore_leaves_the_floor_free(a: Store, b: Store) -> None:
+    """Text alone needs no room; a plan says what it would need and is no write."""
+    made_up.converse(a, "notes")
+    b.leave_free(1 << 60)
+    with pytest.raises(NoRoom, match="are to stay free"):
+        send(a, b)
+    assert b.names() == [] and not any(path.is_file() for path in (b.root / "segments").rglob("*"))
+    send(a, b, plan=True)
+    b.leave_free(1)
+    assert send(a, b).bytes_written > 0
+    b.leave_free(1 << 60)
+    assert send(a, b, as_name="again").name == "again"  # its segments are here: nothing but text is written
+
+
 def test_a_damaged_segment_is_not_exported_as_good(a: Store) -> None:
     head = made_up.converse(a, "notes")
     ref = next(iter(head.states.values())).segments[1]

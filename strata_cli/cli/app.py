@@ -47,14 +47,16 @@ class Run:
         self.config = load_config()
         for warning in self.config.warnings:
             self.out.warning(warning)
-        state_dir = self.config.settings.store.state_dir
-        return Store.open(
+        settings = self.config.settings.store
+        store = Store.open(
             self.config.places.data,
             Files(),
             lambda: datetime.now(UTC),
-            state_dir=state_dir,
+            state_dir=settings.state_dir,
             command=f"strata {self.out.command}",
         )
+        store.leave_free(settings.min_free_disk_mib << 20)
+        return store
 
     def session(self, wishes: "Wishes") -> "Session":
         import time
