@@ -8,13 +8,18 @@ from pathlib import Path
 import pytest
 from conftest import Strata
 
+from strata_cli.bench.desk import Desk
+from strata_cli.bench.restarts import restart
 from strata_cli.bench.result import Result
 from strata_cli.bench.runner import CannotShow, Trial, run_trial, skipped
 from strata_cli.bench.trials import TRIALS
 from strata_cli.bench.words import text_of
 from strata_cli.bench.workloads import WORKLOADS, Workload, chosen
 from strata_cli.bench_command import BenchRequest, as_csv, check, drawn, row, target_text
+from strata_cli.engine import EngineOptions
 from strata_cli.errors import UsageProblem
+from strata_cli.llama_engine import load
+from strata_cli.llama_engine.live import LlamaEngine
 
 ONE = Workload("W1", "a thing", "higher", 2.0, "chat", "restart")
 
@@ -122,6 +127,25 @@ def test_the_table_names_scale_and_runs(strata: Strata, tiny: Callable[..., Path
 
 def test_a_usage_error_is_2(strata: Strata) -> None:
     assert strata("bench", "--only", "W99").exit_code == 2
+
+
+def test_W1_all_sides_have_the_same_tokens_to_read(tiny: Callable[..., Path], tmp_path: Path) -> None:
+    """A control that begins nearer to the end than strata does would win for nothing."""
+    model = tiny("llama")
+
+    def loaded(_: str, context_tokens: int) -> LlamaEngine:
+        return load(model, EngineOptions(ctx_size=context_tokens, threads=1), digest="b3:" + "0" * 64)
+
+    desk = Desk(tmp_path / "bench", loaded, lambda _: model, 0.02, 1)
+    desk.folder.mkdir()
+    trial = restart(desk)
+    try:
+        read = {name: trial.sides[name]()["read"] for name in ("cold", "strata", "warm", "whole-file")}
+    finally:
+        if trial.close is not None:
+            trial.close()
+        desk.close()
+    assert read["strata"] == read["warm"] == read["whole-file"] < read["cold"]
 
 
 def test_W11_the_table_over_models_has_a_row_for_each(strata: Strata, tiny: Callable[..., Path]) -> None:

@@ -93,6 +93,7 @@ def _turn(engine: LlamaEngine, root: Path, question: str) -> Figures:
         "reused": float(result.reused_tokens),
         "share": result.reused_tokens / result.prompt_tokens,
         "could": float(could),
+        "read": float(result.prompt_tokens - result.reused_tokens),
     }
 
 
@@ -109,6 +110,7 @@ def _states(chat: Chat) -> list:  # type: ignore[type-arg]
 
 def _rivals(desk: Desk, engine: LlamaEngine, root: Path, question: str):  # type: ignore[no-untyped-def]
     """The same turn with llama.cpp's whole file, llama-cpp-python's disk cache, and llama-server where there is one."""
+    engine.clear()  # it holds the turn of the warm-up, and the question with it
     chat = chat_in(engine, root, save=False)
     stand_at(chat, NAME, question)
     prompt, held = list(chat.prompt_for(question).tokens), list(engine.tokens)
@@ -122,7 +124,7 @@ def _rivals(desk: Desk, engine: LlamaEngine, root: Path, question: str):  # type
         engine.read(prompt[len(held) :])
         engine.start_sampling(GREEDY)
         engine.sample()
-        return {"first_ms": (time.perf_counter() - begun) * 1000}
+        return {"first_ms": (time.perf_counter() - begun) * 1000, "read": float(len(prompt) - len(held))}
 
     disk = rivals.DiskCache(desk.model_path("chat"), desk.new_folder(), engine.context_tokens, desk.threads)
     disk.keep(held)
