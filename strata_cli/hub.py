@@ -1,25 +1,26 @@
 """Models from Hugging Face by name: `hf:OWNER/REPO[:FILE]`, through huggingface_hub and its cache.
 
-Owns which file a name means, and fetching it. Asks nobody and prints nothing: whether to download is the caller's to
-decide, after `cached` found nothing and `look` said what it would take. Only this file imports huggingface_hub, lazily.
+Owns which file a name means; `download` has how it is fetched. Asks nobody and prints nothing: whether to download is
+the caller's to decide, after `cached` found nothing and `look` said what it would take. Only this file imports
+huggingface_hub, lazily.
 """
 
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import ModelUnavailable, NoRoom, StrataError, UsageProblem
+from .download import download
+from .errors import ModelUnavailable, StrataError, UsageProblem
+from .gguf_parts import is_part, parts_refused
 from .sizes import format_bytes
 
 PREFIX = "hf:"
 # What is taken of several files when none is named, as llama.cpp does.
 USUAL = "q4_k_m"
 _NAME = re.compile(r"(?:hf:)?([\w.-]+/[\w.-]+)(?::([\w./-]+))?", re.ASCII)
-_PART = re.compile(r"-\d{5}-of-(\d{5})\.gguf$", re.IGNORECASE)
 EXTRA_HINT = "pip install 'strata-cli[hf]'"
 
 
@@ -88,29 +89,19 @@ def look(name: HubName) -> Remote:
     if name.file is not None and name.file not in sizes:
         raise ModelUnavailable(f"{name.repo} has no file {name.file}", hint=_listed(sizes) or "look at its page")
     file = name.file or _chosen(name, [each for each in sizes if _is_model(each)], sizes)
-    if (parts := _PART.search(file)) is not None:
-        raise ModelUnavailable(
-            f"{file} is one of {int(parts[1])} parts, and strata takes a model of one file",
-            hint="download them and join them with llama-gguf-split --merge",
-        )
+    if is_part(file):
+        raise parts_refused(file, name.repo)
     return Remote(name.repo, file, sizes[file])
 
 
 def fetch(remote: Remote, progress: Callable[[int], None]) -> Path:
-    """Download into the hub's cache; what an earlier attempt left is gone on with. `progress` gets bytes done.
+    """Download into the hub's cache; what an earlier run left is gone on with. `progress` gets bytes done.
 
-    Raises ModelUnavailable, NoRoom, and whatever `progress` raises.
+    Raises ModelUnavailable, NoRoom, Locked, and whatever `progress` raises.
     """
     hub = _hub()
-    folder = Path(hub.constants.HF_HUB_CACHE)
-    there = next((each for each in (folder, *folder.parents) if each.exists()), Path("/"))
-    if (free := shutil.disk_usage(there).free) < remote.size_bytes:
-        raise NoRoom(
-            f"{remote.file} takes {format_bytes(remote.size_bytes)}, and {format_bytes(free)} are free in {folder}",
-            hint="HF_HOME moves the cache",
-        )
     with _faults(hub, HubName(remote.repo, remote.file)):
-        return Path(hub.hf_hub_download(remote.repo, remote.file, tqdm_class=_told(hub, progress)))
+        return download(hub, remote.repo, remote.file, _told(hub, progress))
 
 
 def _told(hub: Any, progress: Callable[[int], None]) -> type[Any]:
@@ -134,16 +125,19 @@ def _is_model(file: str) -> bool:
 
 
 def _chosen(name: HubName, files: list[str], sizes: dict[str, int] | None = None) -> str:
-    usual = [file for file in files if USUAL in file.lower()]
-    for found in (files, usual):
+    whole = [file for file in files if not is_part(file)]
+    usual = [file for file in whole if USUAL in file.lower()]
+    for found in (whole, usual):
         if len(found) == 1:
             return found[0]
-    if not files:
-        raise ModelUnavailable(f"{name.repo} has no GGUF file", hint="its name on the hub often ends in -GGUF")
-    raise UsageProblem(
-        f"{name.repo} has {len(files)} GGUF files: which?",
-        hint=f"hf:{name.repo}:FILE, FILE being one of {_listed(sizes or dict.fromkeys(files, 0))}",
-    )
+    if whole:
+        listed = _listed({file: (sizes or {}).get(file, 0) for file in whole})
+        raise UsageProblem(
+            f"{name.repo} has {len(whole)} GGUF files: which?", hint=f"hf:{name.repo}:FILE, FILE being one of {listed}"
+        )
+    if files:
+        raise parts_refused(next((file for file in files if USUAL in file.lower()), files[0]), name.repo)
+    raise ModelUnavailable(f"{name.repo} has no GGUF file", hint="its name on the hub often ends in -GGUF")
 
 
 def _listed(sizes: dict[str, int]) -> str:
@@ -157,6 +151,7 @@ def _hub() -> Any:
         import huggingface_hub
         import huggingface_hub.constants
         import huggingface_hub.errors
+        import huggingface_hub.file_download
         import huggingface_hub.utils
     except ImportError:
         raise ModelUnavailable("models from Hugging Face need the package huggingface_hub", hint=EXTRA_HINT) from None

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from conftest import Strata
@@ -91,6 +92,30 @@ def test_every_link_leads_somewhere() -> None:
             if not link.startswith("http") and not (page.parent / link).exists():
                 broken.append(f"{page.name}: {link}")
     assert broken == []
+
+
+IMAGE = re.compile(r"!\[[^\]]+\]\(([^)\s]+)\)")
+
+
+def images() -> set[Path]:
+    pages = [ROOT / "README.md", *DOCS.rglob("*.md")]
+    return {(page.parent / link).resolve() for page in pages for link in IMAGE.findall(page.read_text())}
+
+
+def test_every_picture_is_shown_somewhere() -> None:
+    made = set(DOCS.rglob("*.svg"))
+    assert made and images() == made
+
+
+@pytest.mark.parametrize("image", sorted(images()), ids=lambda path: path.name)
+def test_a_picture_is_well_formed_and_tells_no_path_and_fetches_nothing(image: Path) -> None:
+    tree = ElementTree.parse(image)
+    said = "".join(tree.getroot().itertext()).replace("\xa0", " ")
+    assert said.strip(), "it has text"
+    assert re.findall(r"/(?:home|root|tmp|var|private|Users|usr|opt|srv|mnt|work)\b[^ ]*", said) == []
+    addresses = set(re.findall(r"https?://[^\s\"')]+", image.read_text()))
+    assert addresses <= {"http://www.w3.org/2000/svg"} and "@font-face" not in said and "url(//" not in said
+    assert set(re.findall(r"\d{4}-\d\d-\d\d", said)) <= {"2026-01-05"}, "dates are those of docs/screenshots.py"
 
 
 def test_every_page_is_reached_from_the_readme() -> None:

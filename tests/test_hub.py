@@ -1,17 +1,17 @@
 """`hf:OWNER/REPO[:FILE]` against a cache and a hub made by the test; nothing leaves this machine."""
 
 import hashlib
-import json
-import threading
+import os
+import signal
+import subprocess
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import ClassVar
 
 import pexpect
 import pytest
 from conftest import Strata
+from fake_hub import Hub, serving
 
 from strata_cli.errors import UsageProblem
 from strata_cli.hub import HubName, parse_hub_name
@@ -91,78 +91,10 @@ def test_several_files_and_none_named(strata: Strata, tiny: Callable[..., Path],
     strata("run", "-m", "hf:o/two", *TURN, "Hello", env=offline, code=0)
 
 
-@dataclass
-class Hub:
-    """One repository behind HTTP, as huggingface_hub asks for it. The first download breaks after `cut_after` bytes."""
-
-    model: bytes
-    cut_after: int = 0
-    ranges: list[str] = field(default_factory=list)
-    url: str = ""
-
-
 @pytest.fixture
 def hub(tiny: Callable[..., Path]) -> Iterator[Hub]:
-    here = Hub(tiny("llama").read_bytes())
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version: ClassVar[str] = "HTTP/1.1"
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-        def answer(self, body: bytes, status: int, kind: str, *, whole: int | None = None, **headers: str) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(whole if whole is not None else len(body)))
-            for key, value in headers.items():
-                self.send_header(key.replace("_", "-"), value)
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body)
-
-        def do_HEAD(self) -> None:
-            self.do_GET()
-
-        def do_GET(self) -> None:
-            path = self.path.split("?")[0]
-            if path == "/api/models/o/tiny":
-                listed = {
-                    "id": "o/tiny", "sha": COMMIT,
-                    "siblings": [{"rfilename": "README.md"}, {"rfilename": "a.gguf", "size": len(here.model)}],
-                }  # fmt: skip
-                return self.answer(json.dumps(listed).encode(), 200, "application/json")
-            if path != "/o/tiny/resolve/main/a.gguf" and path != f"/o/tiny/resolve/{COMMIT}/a.gguf":
-                headers = (
-                    {"X_Error_Code": "RepoNotFound"} if "/o/tiny" not in path else {"X_Error_Code": "EntryNotFound"}
-                )
-                return self.answer(b"", 404, "text/plain", **headers)
-            facts = {
-                "ETag": f'"{hashlib.sha256(here.model).hexdigest()}"',
-                "X_Repo_Commit": COMMIT,
-                "Accept_Ranges": "bytes",
-            }
-            if self.command == "HEAD":
-                return self.answer(here.model, 200, "application/octet-stream", **facts)
-            begin = int((self.headers.get("Range") or "bytes=0-").removeprefix("bytes=").split("-")[0])
-            here.ranges.append(self.headers.get("Range") or "")
-            body = here.model[begin:]
-            if begin:
-                facts["Content_Range"] = f"bytes {begin}-{len(here.model) - 1}/{len(here.model)}"
-            if here.cut_after:
-                sent, here.cut_after = body[: here.cut_after], 0
-                self.close_connection = True
-                return self.answer(sent, 200, "application/octet-stream", whole=len(body), **facts)
-            return self.answer(body, 206 if begin else 200, "application/octet-stream", **facts)
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    here.url = f"http://127.0.0.1:{server.server_port}"
-    yield here
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(Hub(tiny("llama").read_bytes(), COMMIT)) as here:
+        yield here
 
 
 @pytest.fixture
@@ -187,6 +119,136 @@ def test_a_connection_that_breaks_is_gone_on_with(strata: Strata, hub: Hub, onli
     hub.model, hub.cut_after = hub.model + bytes(12 << 20), 11 << 20
     strata("run", "-m", "hf:o/tiny:a.gguf", "--yes", *TURN, "Hello", env=online, code=0)
     assert hub.ranges[0] == "" and hub.ranges[1].startswith("bytes=10485760-"), hub.ranges
+
+
+MORE = 12 << 20  # bytes behind the model, which llama.cpp does not look at: huggingface_hub takes 10 MiB at once
+
+
+def part_of(online: dict[str, str]) -> Path:
+    return next(Path(online["HF_HUB_CACHE"]).glob("models--o--tiny/blobs/*.incomplete"))
+
+
+def stop_in_the_middle(strata: Strata, hub: Hub, online: dict[str, str], how: signal.Signals) -> int:
+    """Download, and be ended by `how` when some of it is on the disk. Returns how many bytes that is."""
+    hub.stall_after = 11 << 20
+    process = strata.start("run", "-m", "hf:o/tiny:a.gguf", "--yes", *TURN, "Hello", env=online)
+    try:
+        end = time.monotonic() + 60
+        while not any(path.stat().st_size for path in Path(online["HF_HUB_CACHE"]).rglob("*.incomplete")):
+            assert time.monotonic() < end and process.poll() is None
+            time.sleep(0.02)
+        process.send_signal(how)
+        process.communicate(timeout=60)
+    finally:
+        process.kill()
+        process.wait()
+    return part_of(online).stat().st_size
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_download_that_was_stopped_is_gone_on_with_by_the_next_process(
+    strata: Strata, hub: Hub, online: dict[str, str], how: signal.Signals
+) -> None:
+    hub.model += os.urandom(MORE)
+    kept = stop_in_the_middle(strata, hub, online, how)
+    assert 0 < kept < len(hub.model)
+    result = strata("run", "-m", "hf:o/tiny:a.gguf", "--yes", *TURN, "Hello", env=online, code=0)
+    assert result.data["tokens"]["generated"] > 0 and result.stderr == ""
+    assert hub.ranges == ["", f"bytes={kept}-"] and hub.sent[1] == len(hub.model) - kept
+    assert downloaded(online) == {hashlib.sha256(hub.model).hexdigest(): hub.model}
+
+
+def downloaded(online: dict[str, str]) -> dict[str, bytes]:
+    """The files of the cache by their names, which are their digests; nothing else may lie beside them."""
+    blobs = Path(online["HF_HUB_CACHE"]) / "models--o--tiny" / "blobs"
+    return {path.name: path.read_bytes() for path in blobs.iterdir()}
+
+
+def test_a_file_that_changed_meanwhile_is_downloaded_from_its_beginning(
+    strata: Strata, hub: Hub, online: dict[str, str]
+) -> None:
+    model = hub.model
+    hub.model = model + os.urandom(MORE)
+    stop_in_the_middle(strata, hub, online, signal.SIGKILL)
+    hub.model, hub.commit = model + os.urandom(MORE), "0" * 39 + "2"
+    strata("run", "-m", "hf:o/tiny:a.gguf", "--yes", *TURN, "Hello", env=online, code=0)
+    assert hub.ranges == ["", ""]
+    assert downloaded(online) == {hashlib.sha256(hub.model).hexdigest(): hub.model}
+
+
+def test_a_server_without_ranges_sends_all_of_it_again(strata: Strata, hub: Hub, online: dict[str, str]) -> None:
+    hub.model += os.urandom(MORE)
+    hub.gives_ranges = False
+    kept = stop_in_the_middle(strata, hub, online, signal.SIGKILL)
+    strata("run", "-m", "hf:o/tiny:a.gguf", "--yes", *TURN, "Hello", env=online, code=0)
+    assert hub.ranges == ["", f"bytes={kept}-"] and hub.sent[1] == len(hub.model)
+    assert downloaded(online) == {hashlib.sha256(hub.model).hexdigest(): hub.model}
+
+
+def test_what_does_not_have_its_digest_is_told_and_removed(strata: Strata, hub: Hub, online: dict[str, str]) -> None:
+    hub.model += os.urandom(MORE)
+    stop_in_the_middle(strata, hub, online, signal.SIGKILL)
+    with part_of(online).open("r+b") as file:
+        file.write(b"XXXX")
+    arguments = ("run", "-m", "hf:o/tiny:a.gguf", "--yes", *TURN, "Hello")
+    error = strata(*arguments, env=online, code=14).envelope["error"]
+    assert "a.gguf" in error["message"] and "SHA-256" in error["message"]
+    assert downloaded(online) == {}
+    strata(*arguments, env=online, code=0)
+    assert hub.ranges[2] == "" and downloaded(online) == {hashlib.sha256(hub.model).hexdigest(): hub.model}
+
+
+def test_a_second_process_is_told_that_another_one_downloads(strata: Strata, hub: Hub, online: dict[str, str]) -> None:
+    hub.model += os.urandom(MORE)
+    hub.stall_after = 11 << 20
+    arguments = ("run", "-m", "hf:o/tiny:a.gguf", "--yes", *TURN, "Hello")
+    first: subprocess.Popen[bytes] = strata.start(*arguments, env=online)
+    try:
+        end = time.monotonic() + 60
+        while not hub.sent:
+            assert time.monotonic() < end and first.poll() is None
+            time.sleep(0.02)
+        error = strata(*arguments, env=online, code=11).envelope["error"]
+        assert "another process is downloading a.gguf" in error["message"] and "--fork" not in error["hint"]
+        assert len(hub.sent) == 1
+    finally:
+        first.kill()
+        first.communicate()
+
+
+PARTS = ["m-Q4_K_M-00001-of-00003.gguf", "m-Q4_K_M-00002-of-00003.gguf", "m-Q4_K_M-00003-of-00003.gguf"]
+
+
+@pytest.mark.parametrize("name", ["hf:o/tiny", f"hf:o/tiny:{PARTS[1]}"])
+def test_a_model_in_parts_is_refused_with_the_way_out(
+    strata: Strata, hub: Hub, online: dict[str, str], name: str
+) -> None:
+    hub.files = PARTS
+    error = strata("run", "-m", name, "--yes", *TURN, "Hello", env=online, code=14).envelope["error"]
+    assert "one of 3 parts" in error["message"] and hub.ranges == []
+    assert "hf download o/tiny --local-dir . --include 'm-Q4_K_M-*-of-00003.gguf'" in error["hint"]
+    assert f"llama-gguf-split --merge {PARTS[0]} m-Q4_K_M.gguf" in error["hint"]
+    hub.files = [*PARTS, "m-Q8_0.gguf"]  # the whole one needs no choice
+    strata("run", "-m", "hf:o/tiny", "--yes", *TURN, "Hello", env=online, code=0)
+
+
+def test_a_part_on_this_machine_is_refused_since_its_digest_is_not_the_models(
+    strata: Strata, tiny: Callable[..., Path], offline: dict[str, str], tmp_path: Path
+) -> None:
+    part = tmp_path / PARTS[0]
+    part.symlink_to(tiny("llama"))
+    error = strata("run", "-m", part, *TURN, "Hello", code=14).envelope["error"]
+    assert "one of 3 parts" in error["message"] and f"--merge {part} m-Q4_K_M.gguf" in error["hint"]
+    put_into_cache(Path(offline["HF_HUB_CACHE"]), "o/tiny", PARTS[0], tiny("llama"))
+    for name in ("hf:o/tiny", f"hf:o/tiny:{PARTS[0]}"):
+        error = strata("run", "-m", name, *TURN, "Hello", env=offline, code=14).envelope["error"]
+        assert "one of 3 parts" in error["message"] and "llama-gguf-split --merge" in error["hint"]
+
+
+def test_one_part_of_one_is_a_whole_model(strata: Strata, tiny: Callable[..., Path], tmp_path: Path) -> None:
+    whole = tmp_path / "m-00001-of-00001.gguf"
+    whole.symlink_to(tiny("llama"))
+    strata("run", "-m", whole, *TURN, "Hello", code=0)
 
 
 def test_a_repository_or_file_that_is_not_there(strata: Strata, hub: Hub, online: dict[str, str]) -> None:

@@ -9,6 +9,7 @@ import stat
 from pathlib import Path
 
 from ..errors import ModelUnavailable
+from ..gguf_parts import is_part, parts_refused
 
 HEADER_SEARCH_BYTES = 64 << 20
 
@@ -25,6 +26,8 @@ def check_gguf(path: Path) -> None:
         raise ModelUnavailable(f"{path}: cannot be read: {error.strerror}") from None
     if magic != b"GGUF":
         raise ModelUnavailable(f"{path}: not a GGUF file", hint="give a GGUF file with -m")
+    if is_part(path.name):
+        raise parts_refused(str(path))
 
 
 def _first_bytes(path: Path) -> bytes:
