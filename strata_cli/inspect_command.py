@@ -9,7 +9,14 @@ from .config import Config
 from .counters import Counts, read_counts
 from .installed import installed_state_format
 from .output import Mode, Output, bar
-from .report import DirectoryFacts, conversation_rows, prefix_rows, scan
+from .report import (
+    SPARE_OF_CONVERSATIONS,
+    SPARE_OF_PREFIXES,
+    DirectoryFacts,
+    conversation_rows,
+    prefix_rows,
+    scan,
+)
 from .sizes import format_bytes
 from .store import Store
 
@@ -26,10 +33,10 @@ def inspect_directory(store: Store, config: Config, out: Output, *, show_all: bo
     limit = None if show_all or not out.is_tty else SHOWN_ON_TTY
     if facts.conversations and out.mode is Mode.HUMAN:
         rows, titles = conversation_rows(facts, limit)
-        out.table(titles, rows, right={1, 2, 3, 4, 5})
+        out.table(titles, rows, right={1, 2, 3, 4, 5}, spare=SPARE_OF_CONVERSATIONS)
     if facts.prefixes:
         shown, titles = prefix_rows(facts)
-        out.table(titles, shown, right={1, 2, 3, 4})
+        out.table(titles, shown, right={1, 2, 3, 4}, spare=SPARE_OF_PREFIXES)
     for line in counts_in_words(counts, facts):
         out.show(line)
     hidden = len(facts.conversations) - len(facts.conversations[:limit])

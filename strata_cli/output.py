@@ -227,10 +227,17 @@ class Output:
                 self.end_answer()
                 self._out.write("".join(f"{one_line(name)}\n" for name in names))
 
-    def table(self, titles: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> None:
+    def table(
+        self,
+        titles: Sequence[str],
+        rows: Sequence[Sequence[str]],
+        right: Collection[int] = (),
+        spare: Sequence[int] = (),
+    ) -> None:
         """Rows under titles, for people only; the columns numbered in `right` are flush right.
 
-        On a terminal long cells are folded. Elsewhere cells are whole and a row is a line.
+        On a terminal long cells are folded, and where it is narrow the columns of `spare` are left out, in that order,
+        and the last one is cut. Elsewhere cells are whole and a row is a line.
         """
         if self.mode is not Mode.HUMAN:
             return
@@ -238,24 +245,12 @@ class Output:
         with self._lock:
             self.end_answer()
             if self._out.is_tty and self.cursor_moves:
-                self._rich_table(safe[0], safe[1:], right)
+                from .table import drawn
+
+                stream = self._out.stream
+                self._out.write(drawn(safe[0], safe[1:], stream, colour=self._colour, right=right, spare=spare))
             else:
                 self._out.write(_plain_table(safe, right))
-
-    def _rich_table(self, titles: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int]) -> None:
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(box=None, pad_edge=False, header_style="bold" if self._colour else "")
-        for number, title in enumerate(titles):
-            table.add_column(Text(title), justify="right" if number in right else "left", overflow="fold")
-        for row in rows:
-            table.add_row(*map(Text, row))
-        console = Console(file=self._out.stream, no_color=not self._colour, highlight=False)
-        with console.capture() as printed:
-            console.print(table)
-        self._out.write(printed.get())
 
     # Talk, on stderr
 

@@ -20,7 +20,7 @@ from .output import Output
 from .prefix import KIND, Opening, Stored, opening_of, read_opening, set_pinned, write_prefix
 from .prompt import Entry, content_text
 from .prune_plan import is_pinned
-from .report import prefix_rows, scan
+from .report import SPARE_OF_PREFIXES, prefix_rows, scan
 from .session import Session
 from .sizes import format_bytes
 from .store import Store
@@ -120,7 +120,7 @@ def list_all(store: Store, out: Output) -> int:
     """One row for each prefix, as `inspect` shows them."""
     facts = scan(store, now_iso=store.clock())
     rows, titles = prefix_rows(facts)
-    out.table(titles, rows, right={1, 2, 3, 4})
+    out.table(titles, rows, right={1, 2, 3, 4}, spare=SPARE_OF_PREFIXES)
     out.ids([each.name for each in facts.prefixes])
     return out.finish({"prefixes": [each.as_json() for each in facts.prefixes]})
 

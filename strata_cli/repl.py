@@ -34,7 +34,7 @@ from .names import check_name, nearest, resolve
 from .opened import Opened
 from .output import Mode, Output
 from .prefix_start import begin_at_prefix, pin
-from .report import conversation_rows, prefix_rows, scan
+from .report import SPARE_OF_CONVERSATIONS, SPARE_OF_PREFIXES, conversation_rows, prefix_rows, scan
 from .run_command import RunRequest, open_conversation, read_whole, watched_turn
 from .said import turn_data
 from .session import Session
@@ -103,7 +103,8 @@ class Loop:
     def __init__(self, request: RunRequest, session: Session) -> None:
         self.request, self.session, self.out = request, session, session.out
         self.read_texts: list[str] = []
-        self.last: dict[str, Any] = {}
+        self.last: dict[str, Any] = {}  # the last turn, as JSON, and where it was said
+        self._said_in: Opened | None = None
         self.parks = Parks(self.out)
         session.on_parked = self.parks.tell
         if sys.stdin.isatty():
@@ -170,7 +171,7 @@ class Loop:
         chat = self.chat or self.open()
         with self.session.stop.deferring():
             result = watched_turn(chat, text, self.request.reply, self.session, strict=self.request.strict)
-        self.last = turn_data(result, self.session.load_ms)
+        self.last, self._said_in = turn_data(result, self.session.load_ms), chat.opened
         if result.finish == "interrupted":
             self.out.note("interrupted" + ("; what was said is kept" if result.reply else ""))
         return self.last
@@ -234,14 +235,14 @@ class Loop:
     def _list(self, command: Command) -> dict[str, Any]:
         seen = scan(self.session.store, now_iso=self.session.store.clock())
         rows, titles = conversation_rows(seen, limit=None if "--all" in command.args else 20)
-        self.out.table(titles, rows, right={1, 2})
+        self.out.table(titles, rows, right={1, 2, 3, 4, 5}, spare=SPARE_OF_CONVERSATIONS)
         return {"conversations": [each.as_json() for each in seen.conversations]}
 
     def _prefix(self, command: Command) -> dict[str, Any]:
         if not command.args:
             seen = scan(self.session.store, now_iso=self.session.store.clock())
             rows, titles = prefix_rows(seen)
-            self.out.table(titles, rows, right={1, 2, 3, 4})
+            self.out.table(titles, rows, right={1, 2, 3, 4}, spare=SPARE_OF_PREFIXES)
             return {"prefixes": [each.as_json() for each in seen.prefixes]}
         if len(command.args) > 1:
             raise UsageProblem("/prefix takes one name", hint="/prefix shows them")
@@ -303,16 +304,28 @@ class Loop:
         chat = self.chat
         if chat is None:
             return "a new conversation"
-        counts = self.last.get("tokens", {})
+        counts = self._last_counts(chat)
         reused = f", {counts['reused'] / counts['prompt']:.0%} of the last prompt reused" if counts else ""
-        held, room = len(chat.engine.tokens), chat.engine.context_tokens
+        held, room = self._tokens_of(chat), chat.engine.context_tokens
         name, model = chat.name or "a new conversation", chat.engine.model.path.name
         return f"{name} | {model} | {held:,} of {room:,} tokens{reused}"
 
+    def _last_counts(self, chat: Chat) -> dict[str, int]:
+        """What the last turn read and reused; nothing before the first turn in the conversation that is open."""
+        counts: dict[str, int] = self.last.get("tokens", {}) if chat.opened is self._said_in else {}
+        return counts
+
+    def _tokens_of(self, chat: Chat) -> int:
+        """How long the open conversation is. What the engine holds is another's until a turn was said in this one."""
+        if chat.opened is None:
+            return 0
+        if chat.opened is self._said_in:
+            return len(chat.engine.tokens)
+        return chat.opened.head.tokens if chat.opened.head is not None else 0
+
     def _tokens(self, _: Command) -> dict[str, Any]:
         chat = self.chat or self.open()
-        held, room = len(chat.engine.tokens), chat.engine.context_tokens
-        counts = self.last.get("tokens", {})
+        held, room, counts = self._tokens_of(chat), chat.engine.context_tokens, self._last_counts(chat)
         reused = f"; the last turn reused {counts['reused']:,} of {counts['prompt']:,}" if counts else ""
         self.out.show(f"{held:,} of {room:,} tokens held{reused}")
         return {"held": held, "context": room, "last": counts}

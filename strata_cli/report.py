@@ -17,6 +17,8 @@ from .prune_plan import is_pinned, users_of
 from .sizes import format_age, format_bytes
 from .store import Store
 
+NO_STATE = "no state is stored"
+
 
 @dataclass(frozen=True)
 class Here:
@@ -121,7 +123,7 @@ def why_not(head: Head, on_disk: Collection[str], here: Here) -> str | None:
     """Why no state of this conversation can be used as it stands; None where the model, once loaded, can use it."""
     states = _states_as_stored(head)
     if not states:
-        return "no state is stored"
+        return NO_STATE
     path = str(head.model.get("path") or "")
     if path in here.absent_models:
         return f"its model {path} is gone"
@@ -166,13 +168,23 @@ def conversation_rows(facts: DirectoryFacts, limit: int | None) -> tuple[list[li
             format_bytes(each.own_bytes),
             format_bytes(each.shared_bytes),
             _age(each.updated, facts.now),
-            "usable" if each.usable else str(each.why),
+            _state_in_words(each),
             each.model,
             each.title,
         ]
         for each in facts.conversations[:limit]
     ]
     return rows, titles
+
+
+# Columns that a narrow terminal does without, the first first: model, shared bytes, turns, own bytes, age.
+SPARE_OF_CONVERSATIONS = (7, 4, 2, 3, 5)
+SPARE_OF_PREFIXES = (7, 3, 2, 4)
+
+
+def _state_in_words(facts: ConversationFacts) -> str:
+    """Short, for a column: most have state or have none."""
+    return "usable" if facts.usable else "text only" if facts.why == NO_STATE else str(facts.why)
 
 
 def prefix_rows(facts: DirectoryFacts) -> tuple[list[list[str]], list[str]]:
@@ -186,7 +198,7 @@ def prefix_rows(facts: DirectoryFacts) -> tuple[list[list[str]], list[str]]:
             format_bytes(each.shared_bytes),
             _age(each.updated, facts.now),
             "pinned" if each.pinned else "",
-            "usable" if each.usable else str(each.why),
+            _state_in_words(each),
             each.model,
             each.title,
         ]

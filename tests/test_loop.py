@@ -131,6 +131,18 @@ def test_system_is_in_force_from_the_next_turn_on(turns: Turns) -> None:
     assert after["tokens"]["reused"] < before["tokens"]["prompt"]
 
 
+def test_tokens_are_those_of_the_conversation_that_is_open(turns: Turns) -> None:
+    """After a switch the engine still holds the other one, until a turn is said."""
+    first, mine, _, none, other, theirs, back, before, _, after = turns.loop(
+        "One.", ["/tokens"], ["/new", "b"], ["/tokens"], "A much longer line than the first.", ["/tokens"],
+        ["/switch", "a"], ["/tokens"], "Two.", ["/tokens"], start=("-C", "a"),
+    )  # fmt: skip
+    assert (none["held"], none["last"]) == (0, {}) and back["conversation"] == "a"
+    assert mine["last"] == first["tokens"] and theirs["last"] == other["tokens"]
+    assert before["last"] == {} and abs(before["held"] - mine["held"]) <= 1 < theirs["held"] - mine["held"]
+    assert after["held"] > before["held"] and after["last"]["reused"] > 0
+
+
 def test_set_changes_how_replies_are_made(turns: Turns) -> None:
     _, reply, found, refused = (
         line for line in lines_of(turns, ["/set", "max-tokens", "3"], "One.", ["/set"], ["/set", "top-p", "2"])

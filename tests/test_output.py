@@ -7,13 +7,16 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TextIO
 
 import pytest
+from rich.cells import cell_len
 
 from strata_cli.errors import Bad, StorageFailed, UsageProblem
 from strata_cli.output import Mode, Output, bar
+from strata_cli.table import drawn
 
 ODD_TEXTS = [
     "[/INST]",
@@ -330,3 +333,28 @@ def test_rich_is_not_imported_before_it_is_needed() -> None:
     process = in_a_process(code, stdout=subprocess.DEVNULL)
     process.communicate(timeout=20)
     assert process.returncode == 0
+
+
+def test_a_narrow_terminal_leaves_columns_out_and_folds_no_name() -> None:
+    """What a row is called stays whole: it is there to be copied. The last column is cut, the others go."""
+    titles = ["name", "tokens", "turns", "own", "model", "title"]
+    rows = [["auto-a3f769fd7ec8b440", "46", "1", "2.96 MB", "SmolLM2-135M-Instruct.Q4_1.gguf", "\u4f60\u597d " * 20]]
+    seen = {}
+    for width in (40, 60, 80, 120, 200):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setenv("COLUMNS", str(width))
+            text = drawn(titles, rows, io.StringIO(), colour=False, right={1, 2, 3}, spare=(4, 2, 3, 1))
+        lines = text.rstrip("\n").split("\n")
+        assert len(lines) == 2 and all(cell_len(line.rstrip()) <= width for line in lines), text
+        assert rows[0][0] in lines[1]
+        seen[width] = lines[0].split()
+    assert seen[40] == ["name", "title"] and seen[200] == titles
+    assert seen[60] == ["name", "tokens", "own", "title"] and seen[80] == ["name", "tokens", "turns", "own", "title"]
+    assert all(set(narrow) <= set(wide) for narrow, wide in pairwise(seen.values()))
+
+
+def test_long_cells_are_folded_where_nothing_may_go() -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("COLUMNS", "40")
+        text = drawn(["what", "why"], [["state", "word " * 30]], io.StringIO(), colour=False)
+    assert text.count("word") == 30 and all(len(line.rstrip()) <= 40 for line in text.split("\n"))
