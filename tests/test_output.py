@@ -340,7 +340,7 @@ def test_a_narrow_terminal_leaves_columns_out_and_folds_no_name() -> None:
     titles = ["name", "tokens", "turns", "own", "model", "title"]
     rows = [["auto-a3f769fd7ec8b440", "46", "1", "2.96 MB", "SmolLM2-135M-Instruct.Q4_1.gguf", "\u4f60\u597d " * 20]]
     seen = {}
-    for width in (40, 60, 80, 120, 200):
+    for width in (40, 56, 80, 120, 200):
         with pytest.MonkeyPatch.context() as patched:
             patched.setenv("COLUMNS", str(width))
             text = drawn(titles, rows, io.StringIO(), colour=False, right={1, 2, 3}, spare=(4, 2, 3, 1))
@@ -349,7 +349,7 @@ def test_a_narrow_terminal_leaves_columns_out_and_folds_no_name() -> None:
         assert rows[0][0] in lines[1]
         seen[width] = lines[0].split()
     assert seen[40] == ["name", "title"] and seen[200] == titles
-    assert seen[60] == ["name", "tokens", "own", "title"] and seen[80] == ["name", "tokens", "turns", "own", "title"]
+    assert seen[56] == ["name", "tokens", "own", "title"] and seen[80] == ["name", "tokens", "turns", "own", "title"]
     assert all(set(narrow) <= set(wide) for narrow, wide in pairwise(seen.values()))
 
 
