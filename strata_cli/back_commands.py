@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +39,18 @@ def undo_turns(chat: Chat, command: Command, out: Output) -> dict[str, Any]:
     return {"conversation": chat.name, "turns": left, "undone": turns}
 
 
-def edit(chat: Chat, command: Command, say: Say) -> dict[str, Any]:
-    """Say the last line differently: TEXT, or what an editor makes of it."""
+def edit(
+    chat: Chat, command: Command, say: Say, at_question: Callable[[], AbstractContextManager[None]]
+) -> dict[str, Any]:
+    """Say the last line differently: TEXT, or what an editor makes of it, which has the terminal to itself."""
     text = command.rest
     if not text:
         if not sys.stdin.isatty():
             raise UsageProblem("/edit takes the new text", hint="/edit TEXT")
         opened = chat.opened
         last = [line for line in (opened.branch if opened else ()) if (line.message or {}).get("role") == "user"]
-        text = edited(str((last[-1].message or {}).get("content", "")) if last else "")
+        with at_question():
+            text = edited(str((last[-1].message or {}).get("content", "")) if last else "")
     undo(chat, 1)
     return say(text)
 
@@ -89,6 +93,7 @@ def set_context(chat: Chat, value: str, out: Output) -> dict[str, Any]:
     if size <= held:
         raise UsageProblem(f"{held:,} tokens are held: a context of {size:,} is too small", hint="/new begins afresh")
     chat.grow(size)
+    out.table(["key", "value"], [["ctx-size", str(chat.engine.context_tokens)]])
     return {"ctx-size": chat.engine.context_tokens}
 
 

@@ -18,7 +18,7 @@ from .archive import Manifest, Reader
 from .errors import UsageProblem
 from .files import Buffer, Files, storage_errors
 from .head import Head
-from .log import Log
+from .log import Log, parse_log
 from .output import Output
 from .reception import Wish, look, receive
 from .signals import Stop
@@ -84,6 +84,15 @@ def inspect_archive(source: str) -> tuple[Manifest, Head, Log]:
     """What a strata file holds, every byte checked. Raises Bad, Refused, NotFound."""
     with _source(source) as (read_into, _):
         return look(Reader(read_into))
+
+
+def text_of_archive(source: str) -> tuple[str, Log]:
+    """The conversation's name and text, from the beginning of a file. Raises Bad, Refused, NotFound."""
+    with _source(source) as (read_into, _):
+        reader = Reader(read_into)
+        manifest = reader.manifest()
+        reader.head(manifest)
+        return manifest.name, parse_log(reader.log(manifest))
 
 
 def is_archive(source: str) -> bool:

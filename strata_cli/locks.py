@@ -11,6 +11,7 @@ import json
 import os
 import stat
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from .files import storage_errors
 # A process that only asks who holds a lock takes it for a moment; this outlasts the moment.
 _GRACE_S = 0.1
 _POLL_S = 0.005
+_TELL_S = 0.5  # how often whoever waits is told for what
 _HOLDER_LIMIT_BYTES = 4096
 _BUSY = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
 
@@ -55,19 +57,24 @@ class FileLock:
         create: bool = True,
         remove: bool = False,
         what: str = "",
+        on_wait: Callable[[str], None] = lambda _: None,
     ) -> "FileLock":
-        """Take the lock on `path`, waiting at most `wait_s` seconds.
+        """Take the lock on `path`, waiting at most `wait_s` seconds; `on_wait` is told who has it, and may raise.
 
         The file is made with mode 0600 if `create`; else a missing one is NotFound and none is written to.
         `remove` unlinks it at the release. Raises Locked, naming `what` and the holder, or StorageFailed.
         """
         deadline = time.monotonic() + max(wait_s, _GRACE_S)
+        tell_at = time.monotonic() + _TELL_S
         while True:
             fd = _try(path, exclusive, create)
             if fd is not None:
                 break
             if time.monotonic() >= deadline:
                 raise _locked(path, exclusive, what or repr(path.stem))
+            if time.monotonic() >= tell_at:
+                on_wait(_locked(path, exclusive, what or repr(path.stem)).message)
+                tell_at += _TELL_S
             time.sleep(_POLL_S)
         lock = cls(fd, path, remove and create and exclusive)
         if exclusive and create:

@@ -10,15 +10,19 @@ from typing import Any
 from .asked import absorb
 from .conversation import Chat
 from .errors import Bad, Locked, NotFound, StorageFailed, UsageProblem
-from .file_transfer import is_archive, receive_file, save_file
+from .file_transfer import is_archive, receive_file, save_file, text_of_archive
+from .graft import same_text
+from .log import Log
 from .loop_words import counted
 from .names import check_name, is_automatic
+from .opened import Opened
 from .reception import Wish
 from .removal import remove_record
 from .session import Session
 from .snapshot import copy_within
 from .turn import Watch
 
+WAIT_S = 5.0  # for another process to let go, while somebody looks at the screen
 USAGE = "/save, /save NAME, /save -o FILE or /save NAME -o FILE"
 
 
@@ -80,8 +84,11 @@ def _give_name(session: Session, chat: Chat, here: str, name: str) -> int:
     return done.bytes_written
 
 
-def restore(session: Session, file: str) -> str:
-    """`/restore FILE`: add its conversation to the directory; returns its name. Raises what receiving raises."""
+def restore(session: Session, chat: Chat | None, file: str) -> str | None:
+    """`/restore FILE`: add its conversation to the directory; returns its name, None where it is open and says this.
+
+    Raises UsageProblem where it is open and says something else, and what receiving raises.
+    """
     if not file:
         raise UsageProblem("/restore takes a file", hint="/switch NAME continues a conversation")
     source = str(Path(file).expanduser())
@@ -91,4 +98,20 @@ def restore(session: Session, file: str) -> str:
     except NotFound as error:
         hint = f"/switch {file} continues the conversation" if file in session.store.names() else error.hint
         raise NotFound(error.message, hint=hint) from None
-    return receive_file(source, Wish(), session.store, session.out, session.stop).name
+    name, log = text_of_archive(source)
+    if chat is not None and chat.opened is not None and chat.name == name:
+        _compare(chat.opened, log, file)
+        return None
+    session.settle()  # a conversation that was just left is held until it is written
+    try:
+        return receive_file(source, Wish(wait_s=WAIT_S), session.store, session.out, session.stop).name
+    except Locked as error:
+        raise Locked(error.message, hint="strata restore FILE --as NAME, in a shell, makes another one of it") from None
+
+
+def _compare(opened: Opened, log: Log, file: str) -> None:
+    if not same_text(opened.log, log):
+        raise UsageProblem(
+            f"{file} says something else than {opened.name}, which is open here and is not replaced",
+            hint="/new or /switch first, or in a shell: strata restore FILE --as NAME",
+        )

@@ -15,6 +15,12 @@ from .prompt import content_text
 from .reply import ReplyOptions
 
 SHOWN_TURNS, SHOWN_LINES, SHOWN_CHARS = 2, 8, 600
+LEAVING = frozenset({"exit", "quit", "bye"})  # prompts, and typed by people who mean to leave
+KEPT = "interrupted; what was said is kept"
+UNANSWERED = (
+    "interrupted, and the prompt is not answered: /retry goes on with it from where reading stopped,"
+    " a new line takes its place"
+)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,8 @@ is `slash`.
 
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +16,15 @@ from .back_commands import edit, fork_here, retry, set_context, undo_turns
 from .conversation import Chat
 from .errors import Interrupted, NotFound, StrataError, UsageProblem
 from .files import Files
-from .handover import Ticket
 from .loop_files import restore, save
 from .loop_input import Item, json_item, lines, text_item
+from .loop_parks import Parks, Waits
 from .loop_words import (
+    KEPT,
+    LEAVING,
     SETTABLE,
     SHOWN_TURNS,
+    UNANSWERED,
     as_text,
     counted,
     last_turns,
@@ -32,69 +34,15 @@ from .loop_words import (
 )
 from .names import check_name, nearest, resolve
 from .opened import Opened
-from .output import Mode, Output
+from .output import Mode
 from .prefix_start import begin_at_prefix, pin
+from .quiet_terminal import QuietTerminal
 from .report import SPARE_OF_CONVERSATIONS, SPARE_OF_PREFIXES, conversation_rows, prefix_rows, scan
 from .run_command import RunRequest, open_conversation, read_whole, watched_turn
 from .said import turn_data
 from .session import Session
 from .slash import COMMANDS, Command, Said
 from .typed_history import FILE_NAME, TypedHistory, wanted
-
-
-class Parks:
-    """What is told of parks that end behind the loop's back: after the line of their turn, never inside it."""
-
-    def __init__(self, out: Output) -> None:
-        self._out = out
-        self._lock = threading.RLock()
-        self._held: list[Callable[[], None]] = []
-        self._open = False
-
-    @contextmanager
-    def after_the_line(self) -> Iterator[None]:
-        """Inside, a line is being answered: what is told meanwhile follows it."""
-        self.flush()
-        with self._lock:
-            self._open = True
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._open = False
-            if not self._out.is_tty:
-                self.flush()
-
-    def tell(self, ticket: Ticket, opened: Opened) -> None:
-        """The event `parked`, in JSON."""
-        parked = ticket.parked
-        fields = {
-            "conversation": opened.name,
-            "tokens": parked.tokens,
-            "segments": parked.segments,
-            "bytes_written": parked.bytes_written,
-            "ms": round(parked.ms, 3),
-            "skipped": parked.skipped,
-        }
-        self._hold_or(lambda: self._out.event("parked", **fields))
-
-    def later(self, text: str) -> None:
-        """A note for a terminal, where it must not break into a line that is being typed."""
-        with self._lock:
-            self._held.append(lambda: self._out.note(text))
-
-    def _hold_or(self, say: Callable[[], None]) -> None:
-        with self._lock:
-            if self._open:
-                self._held.append(say)
-                return
-        say()
-
-    def flush(self) -> None:
-        with self._lock:
-            held, self._held = self._held, []
-        for say in held:
-            say()
 
 
 class Loop:
@@ -105,10 +53,14 @@ class Loop:
         self.read_texts: list[str] = []
         self.last: dict[str, Any] = {}  # the last turn, as JSON, and where it was said
         self._said_in: Opened | None = None
-        self.parks = Parks(self.out)
+        self.typing = request.repl is None and sys.stdin.isatty()  # somebody sits at a prompt
+        self._hinted = False
+        self.parks = Parks(self.out, prompts=self.typing)
         session.on_parked = self.parks.tell
-        if sys.stdin.isatty():
+        if self.typing:
             session.on_saved = self.parks.later
+        self.waits = Waits(self.out, session.stop)
+        session.store.on_wait = self.waits.told
         self._actions: dict[str, Callable[[Command], dict[str, Any]]] = {
             "/help": self._help,
             "/new": self._new,
@@ -119,7 +71,7 @@ class Loop:
             "/pin": self._pin,
             "/retry": lambda _: retry(self.chat or self.open(), self._say),
             "/undo": lambda command: undo_turns(self.chat or self.open(), command, self.out),
-            "/edit": lambda command: edit(self.chat or self.open(), command, self._say),
+            "/edit": lambda command: edit(self.chat or self.open(), command, self._say, session.at_question),
             "/fork": lambda command: fork_here(self.chat or self.open(), command, self.out),
             "/save": self._save,
             "/restore": self._restore,
@@ -140,10 +92,15 @@ class Loop:
         return chat
 
     def step(self, item: Item) -> bool:
-        """Answer one line. A failing line is told and the loop goes on."""
+        """Answer one line. A failing line is told and the loop goes on. Raises Interrupted for Ctrl-C twice."""
         self.session.chores()
+        self.waits.begin()
         with self.parks.after_the_line():
-            return self._step(item)
+            goes_on = self._step(item)
+        if self.typing and self.session.stop.twice:
+            raise Interrupted("interrupted")
+        self.session.stop.begin()
+        return goes_on
 
     def _step(self, item: Item) -> bool:
         word = item.word if isinstance(item, Command) else "run"
@@ -153,7 +110,8 @@ class Loop:
             if word == "/exit":
                 self.out.finish({}, command=word)
                 return False
-            data = self._ask(item.text) if isinstance(item, Said) else self._actions[word](item)
+            with self.session.stop.raising():
+                data = self._ask(item.text) if isinstance(item, Said) else self._actions[word](item)
             self.out.finish(data, command=word)
         except StrataError as error:
             self.out.fail(error, command=word)
@@ -163,6 +121,9 @@ class Loop:
         """A prompt, after the files that were read for it."""
         if not text.strip():
             raise UsageProblem("the prompt is empty")
+        if self.typing and not self._hinted and text.strip().lower() in LEAVING:
+            self._hinted = True
+            self.out.note(f"/exit leaves; {text.strip()} is sent to the model")
         data = self._say("\n\n".join([*self.read_texts, text]))
         self.read_texts.clear()
         return data
@@ -173,7 +134,7 @@ class Loop:
             result = watched_turn(chat, text, self.request.reply, self.session, strict=self.request.strict)
         self.last, self._said_in = turn_data(result, self.session.load_ms), chat.opened
         if result.finish == "interrupted":
-            self.out.note("interrupted" + ("; what was said is kept" if result.reply else ""))
+            self.out.note(KEPT if result.reply else UNANSWERED)
         return self.last
 
     def _help(self, _: Command) -> dict[str, Any]:
@@ -223,13 +184,13 @@ class Loop:
         if messages and self.request.repl is None:
             self.out.aside(as_text(messages, brief=True))
 
-    def _opened(self, chat: Chat) -> dict[str, Any]:
-        """What is open now, by its text: the head may still be on its way to the disk."""
+    def _opened(self, chat: Chat, told: str = "") -> dict[str, Any]:
+        """What is open now, by its text: the head may still be on its way to the disk. `told` is said instead."""
         opened = chat.opened
         branch = opened.branch if opened is not None else ()
         turns = sum(1 for line in branch if (line.message or {}).get("role") == "user")
         tokens = len(opened.log.tokens()) if opened is not None else 0
-        self.out.note(f"{chat.name}: {counted(turns, 'turn')}, {tokens:,} tokens")
+        self.out.note(told or f"{chat.name}: {counted(turns, 'turn')}, {tokens:,} tokens")
         return {"conversation": chat.name, "turns": turns, "tokens": tokens}
 
     def _list(self, command: Command) -> dict[str, Any]:
@@ -253,7 +214,10 @@ class Loop:
         return save(self.session, self.chat, command.args)
 
     def _restore(self, command: Command) -> dict[str, Any]:
-        return self._switch_to(restore(self.session, command.rest))
+        name = restore(self.session, self.chat, command.rest)
+        if name is not None:
+            return self._switch_to(name)
+        return self._opened(self.chat or self.open(), f"{command.rest}: nothing to do, it says the same")
 
     def _read(self, command: Command) -> dict[str, Any]:
         if not command.rest:
@@ -333,34 +297,55 @@ class Loop:
 
 def loop(request: RunRequest, session: Session) -> int:
     """Run the loop to its end; returns the exit status."""
-    runner = Loop(request, session)
+    runner, stop = Loop(request, session), session.stop
     session.out.streams_tokens = session.out.mode is not Mode.JSON
-    if request.conversation is not None or request.continue_last:
-        runner.open()
-    left = 0
-    try:
-        for item in items(request, session, runner):
-            if not runner.step(item):
-                break
-    except Interrupted as error:  # Ctrl-C twice
-        left = error.exit_code
-    with session.stop.deferring():
-        session.close_chat()
+    # Where somebody types, a signal between two lines is a flag: what it means is known once the prompt is there.
+    with stop.deferring() if runner.typing else nullcontext():
+        left = _lines(request, session, runner)
+        stop.begin()
+        with stop.deferring():
+            session.close_chat()
     runner.parks.flush()
-    return session.stop.status.exit_code if session.stop.ending else left
+    return stop.status.exit_code if stop.ending else left
+
+
+def _lines(request: RunRequest, session: Session, runner: Loop) -> int:
+    """One line after another; returns the exit status."""
+    try:
+        with quiet(session) if runner.typing and session.out.cursor_moves else nullcontext():
+            if request.conversation is not None or request.continue_last:
+                with session.stop.raising():
+                    runner.open()
+            for item in items(request, session, runner):
+                if not runner.step(item):
+                    break
+    except Interrupted as error:  # Ctrl-C twice
+        return error.exit_code
+    return 0
+
+
+@contextmanager
+def quiet(session: Session) -> Iterator[None]:
+    """Nothing is echoed but by the prompt, until an editor or a question needs the terminal."""
+    from .terminal import screen
+
+    terminal = QuietTerminal(sys.stdin, screen())
+    session.at_question, session.stop.before_exit = terminal.lifted, terminal.restore
+    with terminal.held():
+        yield
 
 
 def items(request: RunRequest, session: Session, runner: Loop) -> Iterator[Item]:
     """The lines to answer, from wherever they come."""
     if request.repl == "jsonl":
         return map(json_item, lines())
-    if request.repl == "text" or not sys.stdin.isatty():
+    if not runner.typing:
         return map(text_item, lines())
     from .terminal import desk_of, typed, typed_plainly
 
     if session.config.settings.repl.markdown:
         session.out.format_answers()
-    desk = desk_of(session, runner.status, history_of(request, session))
+    desk = desk_of(session, runner.status, history_of(request, session), runner.parks.flush)
     return typed(desk) if session.out.cursor_moves else typed_plainly(desk)
 
 

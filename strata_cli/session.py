@@ -5,6 +5,7 @@ Owns opening them in the right order and closing them. What a turn does is `conv
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
@@ -60,6 +61,7 @@ class Session:
         self._over: list[tuple[Chat, TurnResult, bool]] = []
         self.on_parked: Callable[[Ticket, Opened], None] | None = None
         self.on_saved: Callable[[str], None] | None = None
+        self.at_question: Callable[[], AbstractContextManager[None]] = nullcontext
         self._loaded: tuple[ModelChoice, EngineOptions] | None = None
         self.load_ms = 0.0
 
@@ -172,7 +174,9 @@ class Session:
         if path is None:
             remote = look(choice.hub)
             size = format_bytes(remote.size_bytes)
-            if not self.out.confirm(f"Download {remote.file} ({size}) of {remote.repo}?", yes=self.wishes.yes):
+            with self.at_question():
+                agreed = self.out.confirm(f"Download {remote.file} ({size}) of {remote.repo}?", yes=self.wishes.yes)
+            if not agreed:
                 raise ModelUnavailable(f"{choice.hub} is not on this machine", hint=NO_MODEL_HINT)
             with self.out.progress(f"downloading {remote.file}", remote.size_bytes, "bytes") as update:
                 path = fetch(remote, update)

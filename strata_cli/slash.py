@@ -27,7 +27,7 @@ COMMANDS = (
     Slash("/list", "[--all]", "the conversations, newest first"),
     Slash("/retry", "", "another reply to the last line"),
     Slash("/undo", "[N]", "give up the last turn, or the last N"),
-    Slash("/edit", "[TEXT]", "say the last line differently"),
+    Slash("/edit", "[TEXT]", "say the last line differently; without TEXT: in $VISUAL or $EDITOR"),
     Slash("/fork", "[NAME]", "go on in a copy; this one stays as it is"),
     Slash("/save", "[NAME] [-o FILE]", "give it a name, or write it to one file; it is kept in any case"),
     Slash("/restore", "FILE", "take in a strata file and continue its conversation"),

@@ -5,7 +5,7 @@ rest is in directory.py (folders, key, clock) and state_files.py (segments). Whe
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,7 @@ class Store:
         self.directory = directory
         self._files = directory.files
         self._state = StateFiles(directory)
+        self.on_wait: Callable[[str], None] = lambda _: None  # who holds a lock that is waited for; may raise
 
     @classmethod
     def open(
@@ -238,7 +239,7 @@ class Store:
         path = self._path(name, kind, ".lock")
         self.directory.prepare()
         me = self.directory.holder()
-        return FileLock.acquire(path, exclusive=True, wait_s=wait_s, holder=me, remove=True)
+        return FileLock.acquire(path, exclusive=True, wait_s=wait_s, holder=me, remove=True, on_wait=self.on_wait)
 
     def holder(self, name: str, kind: str = "conversations") -> Holder | None:
         """Who has the conversation open, this process included; None when nobody has."""
@@ -248,14 +249,14 @@ class Store:
         """Keep prune's sweep out while segments are looked up or written and until a head names them."""
         path = self.root / "lock"
         if self.writable and self.root.is_dir():
-            return FileLock.acquire(path, exclusive=False, wait_s=_SHARE_WAIT_S, what=_LOCK)
+            return FileLock.acquire(path, exclusive=False, wait_s=_SHARE_WAIT_S, what=_LOCK, on_wait=self.on_wait)
         return self._shared_read_only(path)
 
     @contextmanager
     def _shared_read_only(self, path: Path) -> Iterator[object]:
         try:
             lock: AbstractContextManager[object] = FileLock.acquire(
-                path, exclusive=False, wait_s=_SHARE_WAIT_S, create=False, what=_LOCK
+                path, exclusive=False, wait_s=_SHARE_WAIT_S, create=False, what=_LOCK, on_wait=self.on_wait
             )
         except NotFound:
             # Nobody who could sweep has ever been here.

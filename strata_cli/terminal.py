@@ -3,40 +3,48 @@
 Owns the prompt_toolkit session. What a line does is `repl`; what a history is on disk, `typed_history`.
 """
 
+import asyncio
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TextIO
 
 from prompt_toolkit import PromptSession
+from prompt_toolkit.application import get_app
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.formatted_text import FormattedText
 from prompt_toolkit.history import History, InMemoryHistory
 from prompt_toolkit.input import Input
-from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.input.typeahead import get_typeahead, store_typeahead
+from prompt_toolkit.key_binding import KeyBindings, KeyPress, KeyPressEvent
 from prompt_toolkit.keys import Keys
+from prompt_toolkit.output import ColorDepth, create_output
 from prompt_toolkit.output import Output as TerminalOutput
-from prompt_toolkit.output import create_output
+from prompt_toolkit.output.vt100 import Vt100_Output
+from prompt_toolkit.utils import get_term_environment_variable
 
 from .errors import Interrupted, StrataError
 from .loop_words import SETTABLE
 from .output import Output
 from .safe_text import one_line
 from .session import Session
-from .signals import Stop
+from .signals import TWICE_S, Stop
 from .slash import COMMANDS, Command, Said, read_line
 from .typed_history import TypedHistory
 
-TWICE_S = 2.0
 HINT = "Ctrl-C again, Ctrl-D or /exit leaves; everything said is kept"
 FILES = ("/restore", "/read")
 
 
 @dataclass(frozen=True)
 class Desk:
-    """What typing needs from the loop. `names` gives conversations or prefixes, `status` the line at the bottom."""
+    """What typing needs from the loop.
+
+    `names` gives conversations or prefixes, `status` the line at the bottom; `before` runs when a prompt is due.
+    """
 
     out: Output
     stop: Stop
@@ -44,10 +52,13 @@ class Desk:
     status: Callable[[], str]
     history: TypedHistory | None = None
     monotonic: Callable[[], float] = time.monotonic
+    before: Callable[[], None] = lambda: None
 
 
-def desk_of(session: Session, status: Callable[[], str], history: TypedHistory | None) -> Desk:
-    return Desk(session.out, session.stop, session.store.names, status, history)
+def desk_of(
+    session: Session, status: Callable[[], str], history: TypedHistory | None, before: Callable[[], None]
+) -> Desk:
+    return Desk(session.out, session.stop, session.store.names, status, history, before=before)
 
 
 def typed(
@@ -69,23 +80,94 @@ def typed(
         tempfile_suffix=".txt",
         reserve_space_for_menu=6,
         input=source,
-        output=target or create_output(stdout=screen()),
+        output=target or drawn_on(screen()),
     )
+    ahead = Ahead(prompt.app.input)
     desk.out.note("/help lists the commands, Alt+Enter begins a new line, Ctrl-D leaves")
     while True:
         line.pasted = False
+        desk.before()
+        ahead.offer()
         try:
-            text = prompt.prompt()
+            text = asked(prompt, desk.stop)
         except KeyboardInterrupt:
             line.interrupted()
             continue
-        except (EOFError, OSError):  # Ctrl-D, or the terminal is gone
+        except (EOFError, OSError):  # Ctrl-D, the terminal is gone, or SIGTERM
             return
         if desk.history is not None and desk.history.trouble:
             desk.out.warning(f"no history is kept: {desk.history.trouble}")
             desk.history.trouble = ""
         if text.strip():
+            desk.stop.interrupted_at = float("-inf")  # Ctrl-C is about this line from now on
             yield line.read(text)
+
+
+def asked(prompt: PromptSession[str], stop: Stop) -> str:
+    """One prompt. Raises KeyboardInterrupt for Ctrl-C, EOFError for the end of input or a signal that ends all.
+
+    A signal must not raise while prompt_toolkit builds its event loop or takes it down: that leaves half a loop
+    behind. It is a flag until the prompt runs, which is asked to end then.
+    """
+
+    def end() -> None:
+        if prompt.app.is_running and not prompt.app.is_done:
+            prompt.app.exit(exception=EOFError if stop.ending else KeyboardInterrupt)
+
+    def begun() -> None:
+        loops.append(asyncio.get_running_loop())
+        if stop.cancelled():
+            end()
+
+    def wake() -> None:
+        for loop in loops:
+            with suppress(RuntimeError):  # it is closed by now
+                loop.call_soon_threadsafe(end)
+
+    loops: list[asyncio.AbstractEventLoop] = []
+    with stop.deferring(), stop.waking(wake):
+        text = prompt.prompt(pre_run=begun)
+    return text
+
+
+class Ahead:
+    """What was typed before its prompt was there. Each Enter in it sends a line of its own, one a prompt."""
+
+    def __init__(self, source: Input) -> None:
+        self._source = source
+        self._rest: list[KeyPress] = []
+
+    def offer(self) -> None:
+        """Let the next prompt begin with the first line of it, and keep what follows."""
+        keys = [*self._rest, *get_typeahead(self._source)]
+        while pressed := self._source.read_keys():
+            keys += (press for press in pressed if press.key != Keys.CPRResponse)  # an answer to the last prompt
+        end = first_line_end(keys)
+        self._rest = keys[end:]
+        store_typeahead(self._source, keys[:end])
+
+
+def first_line_end(keys: Sequence[KeyPress]) -> int:
+    """Behind the first Enter, Alt+Enter being none; all of them where there is none."""
+    for number, press in enumerate(keys):
+        if press.key == Keys.Enter and (not number or keys[number - 1].key != Keys.Escape):
+            return number + 1
+    return len(keys)
+
+
+class MarksPastes(Vt100_Output):
+    """Pastes are marked between two prompts as well, so that one that comes during an answer is one message."""
+
+    def disable_bracketed_paste(self) -> None:
+        if not get_app().is_done:  # an editor was called, or Ctrl-Z
+            super().disable_bracketed_paste()
+
+
+def drawn_on(stream: TextIO) -> TerminalOutput:
+    if not stream.isatty():
+        return create_output(stdout=stream)
+    term, depth = get_term_environment_variable(), ColorDepth.from_env()
+    return MarksPastes.from_pty(stream, term=term, default_color_depth=depth)
 
 
 def typed_plainly(desk: Desk) -> Iterator[Said | Command | StrataError]:
@@ -93,14 +175,17 @@ def typed_plainly(desk: Desk) -> Iterator[Said | Command | StrataError]:
     line, last = Line(desk), float("-inf")
     desk.out.note("/help lists the commands, Ctrl-D leaves")
     while True:
+        desk.before()
         try:
-            screen().write("> ")
-            screen().flush()
-            text = sys.stdin.readline()
+            with desk.stop.raising():
+                screen().write("> ")
+                screen().flush()
+                text = sys.stdin.readline()
         except Interrupted:
             if desk.monotonic() - last < TWICE_S:
                 raise
             last = desk.monotonic()
+            desk.stop.begin()
             desk.out.note(HINT)
             continue
         except OSError:
@@ -138,10 +223,12 @@ class Line:
 
     def interrupted(self) -> None:
         """Ctrl-C with nothing typed: a hint, and the way out the second time."""
-        now = self._desk.monotonic()
-        if now - self._desk.stop.interrupted_at < TWICE_S:
+        now, stop = self._desk.monotonic(), self._desk.stop
+        as_signal = stop.requested > 0  # it came just before the prompt was there, and has been timed
+        if stop.twice or (not as_signal and now - stop.interrupted_at < TWICE_S):
             raise Interrupted("interrupted")
-        self._desk.stop.interrupted_at = now
+        stop.begin()
+        stop.interrupted_at = now
         self._desk.out.note(HINT)
 
     def keys(self) -> KeyBindings:

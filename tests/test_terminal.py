@@ -25,6 +25,7 @@ from strata_cli.slash import Command, Said
 from strata_cli.terminal import Desk, Words, below, typed
 from strata_cli.typed_history import SLACK, TypedHistory, wanted
 
+PROMPTS = "\x1b[?2004h"  # drawn when a prompt begins
 ENTER, CTRL_C, CTRL_D, CTRL_J, ALT_ENTER, UP = "\r", "\x03", "\x04", "\n", "\x1b\r", "\x1b[A"
 
 
@@ -54,9 +55,13 @@ class Terminal:
         self._pipe, self._typed = pipe, typed(desk, source=pipe, target=target)
 
     def press(self, *bursts: str) -> Said | Command | StrataError:
-        """The next line; every burst but the last is read before the next is sent."""
+        """The next line; every burst but the last is read before the next is sent, all behind the prompt's beginning."""
+        before = self.drawn.getvalue().count(PROMPTS)
 
         def send() -> None:
+            end = time.monotonic() + 20
+            while self.drawn.getvalue().count(PROMPTS) == before and time.monotonic() < end:
+                time.sleep(0.01)
             for burst in bursts:
                 self._pipe.send_text(burst)
                 time.sleep(0.05)
