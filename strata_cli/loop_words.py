@@ -84,6 +84,13 @@ def settings_of(options: ReplyOptions) -> dict[str, Any]:
     return {key: each.get(options) for key, each in SETTABLE.items()}
 
 
+def as_typed(value: Any) -> str:
+    """A setting as one would type it."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "none" if value in (None, []) else ", ".join(value) if isinstance(value, list) else str(value)
+
+
 def with_setting(options: ReplyOptions, key: str, text: str) -> ReplyOptions:
     """The options with one key set from text. Raises UsageProblem for an unknown key or a value it cannot have."""
     if key not in SETTABLE:

@@ -26,6 +26,7 @@ from .loop_words import (
     SHOWN_TURNS,
     UNANSWERED,
     as_text,
+    as_typed,
     counted,
     last_turns,
     said_so_far,
@@ -248,7 +249,7 @@ class Loop:
         if key:
             self.request = replace(self.request, reply=with_setting(self.request.reply, key, value.strip()))
         found = settings_of(self.request.reply)
-        self.out.table(["key", "value"], [[k, str(v)] for k, v in found.items() if key in ("", k)])
+        self.out.table(["key", "value"], [[k, as_typed(v)] for k, v in found.items() if key in ("", k)])
         return found
 
     def _history(self, command: Command) -> dict[str, Any]:

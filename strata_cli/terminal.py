@@ -228,7 +228,7 @@ class Line:
         if stop.twice or (not as_signal and now - stop.interrupted_at < TWICE_S):
             raise Interrupted("interrupted")
         stop.begin()
-        stop.interrupted_at = now
+        stop.interrupted_at = stop.interrupted_at if as_signal else now
         self._desk.out.note(HINT)
 
     def keys(self) -> KeyBindings:

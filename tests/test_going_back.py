@@ -233,3 +233,18 @@ def test_A13_an_architecture_that_breaks_the_recipe_is_refused(engines: Engines,
     with pytest.raises(Refused, match=architecture):
         loading._refuse(engine._lc, engine._handles.model, facts)
     loading._refuse(engine._lc, engine._handles.model, engine.model)
+
+
+def test_retry_goes_on_where_the_reading_of_a_prompt_was_interrupted(
+    engines: Engines, tmp_path: Path, family: str
+) -> None:
+    talk = Talk(engines(family, batch_size=64), tmp_path / "home", policy=ALL).open("one")
+    told(talk, SHORT[:1])
+    read: list[int] = []
+    stopped = Watch(progress=lambda done, _: read.append(done), cancelled=lambda: len(read) > 2)
+    assert talk.say(LONG[0] * 4, watch=stopped).finish == "interrupted"
+    result = talk.say(retry_text(talk.chat))
+    assert result.reused_tokens == read[-1] < result.prompt_tokens and result.not_reused is None
+    with Talk(engines(family, batch_size=64), tmp_path / "control", policy=ALL).open("one") as control:
+        told(control, SHORT[:1])
+        assert control.say(LONG[0] * 4).reply_tokens == result.reply_tokens

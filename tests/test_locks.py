@@ -53,6 +53,19 @@ def test_a_second_one_is_told_who_holds_it(path: Path) -> None:
     FileLock.acquire(path, exclusive=True).release()
 
 
+def test_who_waits_long_is_told_for_whom_and_may_give_up(path: Path) -> None:
+    told: list[str] = []
+
+    def tired(who: str) -> None:
+        told.append(who)
+        if len(told) == 2:
+            raise InterruptedError
+
+    with FileLock.acquire(path, exclusive=True, holder=ME), pytest.raises(InterruptedError):
+        FileLock.acquire(path, exclusive=True, wait_s=60, on_wait=tired)
+    assert told == [f"'chat' is held by {ME}"] * 2
+
+
 def test_a_killed_process_leaves_no_lock(path: Path) -> None:
     child = hold_elsewhere(path)
     assert read_holder(path) == Holder(99, "now", "other")

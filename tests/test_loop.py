@@ -1,5 +1,6 @@
 """The commands of the loop, through `--repl`: /save /restore /read /system /set /history, and switches that fail."""
 
+import io
 import json
 import re
 from collections.abc import Callable
@@ -11,9 +12,13 @@ from turns import Forked, Turns, fork_server, forked, said, store_of, user_lines
 
 from strata_cli.engine import Sampling
 from strata_cli.errors import UsageProblem
-from strata_cli.loop_words import as_text, last_turns, settings_of, with_setting
+from strata_cli.loop_parks import Parks
+from strata_cli.loop_words import as_text, as_typed, last_turns, settings_of, with_setting
+from strata_cli.output import Output
 from strata_cli.reply import ReplyOptions
 from strata_cli.slash import COMMANDS, Command, Said, read_line
+
+TRIP = ("-C", "trip")
 
 
 @pytest.fixture
@@ -66,6 +71,41 @@ def test_save_to_a_file_and_restore_from_it(turns: Turns) -> None:
     assert (restored["conversation"], restored["turns"]) == ("trip", 1)
     assert after["conversation"] == "trip" and after["tokens"]["reused"] > 0
     assert user_lines(elsewhere.strata.home, "trip") == ["One.", "Two."]
+
+
+def test_restore_of_what_is_open_is_answered_at_once(turns: Turns) -> None:
+    path = str(turns.strata.folder / "trip.strata")
+    asked = ("One.", ["/save", "-o", path], ["/restore", path], "Two.", ["/restore", path], ["/new", "b"])
+    *_, same, _, other, _, after, back = lines_of(turns, *asked, ["/restore", path], ["/switch", "trip"], start=TRIP)
+    assert same["exit_code"] == 0 and (same["data"]["conversation"], same["data"]["turns"]) == ("trip", 1)
+    assert other["exit_code"] == 2 and "strata restore FILE --as NAME" in other["error"]["hint"]
+    assert "held by" not in other["error"]["message"]
+    assert after["exit_code"] == 2 and "says something else" in after["error"]["message"]
+    assert back["data"]["turns"] == 2
+
+
+def test_restore_waits_a_moment_for_another_process_and_says_so(turns: Turns) -> None:
+    path = str(turns.strata.folder / "trip.strata")
+    turns.loop("One.", ["/save", "-o", path], start=TRIP)
+    sent = f"/restore {path}\n/exit\n"
+    with store_of(turns.strata.home).hold("trip"):
+        result = turns.strata("run", "-m", turns.model, "--repl", "text", env=turns.env, code=0, stdin=sent)
+    waiting, refused = (line for line in result.stderr.splitlines() if "trip' is" in line)
+    assert waiting.startswith("[strata] waiting: 'trip' is") and waiting.endswith("; Ctrl-C gets back")
+    assert refused.startswith("strata: 'trip' is") and "--as NAME" in refused
+
+
+def test_what_is_told_of_a_park_comes_before_the_next_prompt_and_in_no_commands_output() -> None:
+    told = io.StringIO()
+    out = Output("run", stdout=io.StringIO(), stderr=told)
+    parks = Parks(out, prompts=True)
+    parks.later("saved one")
+    with parks.after_the_line():
+        out.note("the output")
+        parks.later("saved two")
+        out.note("its end")
+    parks.flush()
+    assert [line[9:] for line in told.getvalue().splitlines()] == ["the output", "its end", "saved one", "saved two"]
 
 
 def test_A4_what_is_saved_has_state_whatever_its_length(turns: Turns) -> None:
@@ -164,6 +204,14 @@ def test_every_key_of_set_can_be_set_and_read() -> None:
     for key, text in (("temp", "x"), ("temp", "-1"), ("temp", "nan"), ("top-k", "1.5"), ("greedy", "2"), ("x", "1")):
         with pytest.raises(UsageProblem):
             with_setting(options, key, text)
+
+
+def test_settings_are_shown_as_they_are_typed() -> None:
+    found = settings_of(ReplyOptions(Sampling(greedy=True, seed=None), stops=("a", "b c")))
+    shown = {key: as_typed(value) for key, value in found.items()}
+    assert (shown["greedy"], shown["seed"], shown["stop"]) == ("on", "none", "a, b c")
+    assert with_setting(ReplyOptions(Sampling()), "greedy", shown["greedy"]).sampling.greedy
+    assert as_typed([]) == "none" and as_typed(False) == "off" and as_typed(0) == "0"
 
 
 def test_history_shows_what_was_said_exactly(turns: Turns) -> None:

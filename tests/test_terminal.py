@@ -1,7 +1,9 @@
 """Typing at the prompt, through prompt_toolkit's pipe input: keys, pastes, history, completion (C53, C54)."""
 
+import asyncio
 import io
 import os
+import signal
 import stat
 import threading
 import time
@@ -20,7 +22,7 @@ from prompt_toolkit.output.vt100 import Vt100_Output
 from strata_cli.errors import Interrupted, StrataError
 from strata_cli.files import Files
 from strata_cli.output import Output
-from strata_cli.signals import Stop
+from strata_cli.signals import ENDING, Stop
 from strata_cli.slash import Command, Said
 from strata_cli.terminal import Desk, Words, below, typed
 from strata_cli.typed_history import SLACK, TypedHistory, wanted
@@ -54,8 +56,12 @@ class Terminal:
         target = Vt100_Output(self.drawn, lambda: Size(rows=24, columns=80), term="xterm")
         self._pipe, self._typed = pipe, typed(desk, source=pipe, target=target)
 
+    def ahead(self, text: str) -> None:
+        """Keys that nobody reads yet."""
+        self._pipe.send_text(text)
+
     def press(self, *bursts: str) -> Said | Command | StrataError:
-        """The next line; every burst but the last is read before the next is sent, all behind the prompt's beginning."""
+        """The next line; every burst but the last is read before the next is sent, and none before the prompt."""
         before = self.drawn.getvalue().count(PROMPTS)
 
         def send() -> None:
@@ -157,6 +163,59 @@ def test_C54_ctrl_c_soon_after_an_interrupted_answer_leaves(terminal: Terminal) 
     terminal.stop.interrupted_at = terminal.clock.now - 1
     with pytest.raises(Interrupted):
         terminal.press(CTRL_C)
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """The handlers come back."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *ENDING)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def while_the_event_loop_is_built(monkeypatch: pytest.MonkeyPatch, *numbers: signal.Signals) -> None:
+    """Each of these signals comes in the middle of one event loop's making."""
+    build, left = asyncio.SelectorEventLoop.__init__, list(numbers)
+
+    def interrupted(self: asyncio.SelectorEventLoop, *arguments: object) -> None:
+        if left:
+            os.kill(os.getpid(), left.pop(0))
+        build(self, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(asyncio.SelectorEventLoop, "__init__", interrupted)
+
+
+def test_C54_ctrl_c_while_a_prompt_is_being_built_is_a_hint_and_twice_leaves(
+    signals: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with at_a_terminal() as terminal:
+        terminal.stop.install()
+        while_the_event_loop_is_built(monkeypatch, signal.SIGINT)
+        assert terminal.press("x", ENTER) == Said("x")
+        assert terminal.told.getvalue().count("Ctrl-D or /exit leaves") == 1
+        while_the_event_loop_is_built(monkeypatch, signal.SIGINT, signal.SIGINT)
+        with pytest.raises(Interrupted):
+            terminal.press()
+
+
+def test_A7_sigterm_while_a_prompt_is_being_built_ends_the_input(
+    signals: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with at_a_terminal() as terminal:
+        terminal.stop.install()
+        while_the_event_loop_is_built(monkeypatch, signal.SIGTERM)
+        with pytest.raises(StopIteration):
+            terminal.press()
+        assert terminal.stop.ending
+
+
+def test_what_was_typed_before_the_prompt_is_a_line_for_each_enter(terminal: Terminal) -> None:
+    terminal.ahead(f"one\r  \r/help\rtwo{ALT_ENTER}{paste('three' + ENTER)}\rfo")
+    assert terminal.press() == Said("one")
+    assert terminal.press() == Command("/help")
+    assert terminal.press() == Said("two\nthree\n")
+    assert terminal.press("ur", ENTER) == Said("four")
 
 
 def test_empty_lines_are_passed_over(terminal: Terminal) -> None:
