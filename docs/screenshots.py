@@ -35,7 +35,7 @@ FOLDER = ROOT / "docs" / "screenshots"
 COLUMNS = 100
 PATIENCE_S = 120
 CURSOR_ASKED = "\x1b[6n"
-ASKS = "\x1b[?2004h"  # written when a prompt begins
+ASKS = CURSOR_ASKED  # every prompt begins with it
 DATE, TIME = "2026-01-05", "T09:30:00.000000Z"
 REPLIES = ("--greedy", "--threads", "1", "-n")
 

@@ -172,7 +172,7 @@ def drawn_on(stream: TextIO) -> TerminalOutput:
 
 def typed_plainly(desk: Desk) -> Iterator[Said | Command | StrataError]:
     """The same on a terminal that cannot move its cursor: whole lines, no editing but the terminal's own."""
-    line, last = Line(desk), float("-inf")
+    line = Line(desk)
     desk.out.note("/help lists the commands, Ctrl-D leaves")
     while True:
         desk.before()
@@ -182,9 +182,8 @@ def typed_plainly(desk: Desk) -> Iterator[Said | Command | StrataError]:
                 screen().flush()
                 text = sys.stdin.readline()
         except Interrupted:
-            if desk.monotonic() - last < TWICE_S:
+            if desk.stop.twice:
                 raise
-            last = desk.monotonic()
             desk.stop.begin()
             desk.out.note(HINT)
             continue
@@ -193,6 +192,7 @@ def typed_plainly(desk: Desk) -> Iterator[Said | Command | StrataError]:
         if not text:
             return
         if text.strip():
+            desk.stop.interrupted_at = float("-inf")
             yield line.read(text.rstrip("\r\n"))
 
 

@@ -172,3 +172,18 @@ def test_what_somebody_types_who_means_to_leave(open_loop: Callable[..., Window]
     window.ready()
     window.type("/exit\r")
     assert window.ends() == 0
+
+
+def test_C54_ctrl_c_on_a_dumb_terminal_hints_and_twice_leaves(open_loop: Callable[..., Window], strata: Strata) -> None:
+    window = open_loop("-C", "trip", limit=3, TERM="dumb")
+    window.wait_for(r"^>")
+    window.type(CTRL_C)
+    window.wait_for("Ctrl-D or /exit leaves")
+    window.type("Hello\r")
+    window.wait_until(lambda: there(strata) and len(said(strata.home, "trip")) == 2)
+    window.type(CTRL_C)
+    window.look(0.3)
+    assert window.process.isalive()
+    window.process.send(CTRL_C)
+    assert window.ends() == 130
+    assert not any(fault in window.raw for fault in FAULTS), window.shown
