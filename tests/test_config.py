@@ -87,8 +87,8 @@ def test_nonsense_is_refused_and_names_its_variable(home: Path, variable: str, t
 @pytest.mark.parametrize(
     "toml",
     ["ctx_size = true", "ctx_size = 1.5", 'auto_sessions = {enabled = 1.5}', "model = 3",
-     "store = {state_dir = []}", "[models.x]\nflash_attn = 3\npath='a'", "[models]\n'../x' = {path = 'a'}", "= nonsense",
-     "[models.x]\npath='a'\ntensor_split=[0, 0]", 'store = {similarity = []}'],
+     "store = {state_dir = []}", "[models.x]\nflash_attn = 3\npath='a'", "[models]\n'../x' = {path = 'a'}",
+     "= nonsense", "[models.x]\npath='a'\ntensor_split=[0, 0]", 'store = {similarity = []}'],
 )  # fmt: skip
 def test_nonsense_in_the_file_is_refused_and_names_the_file(home: Path, toml: str) -> None:
     with pytest.raises(UsageProblem, match=r"config\.toml"):
