@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .asked import give
+from .call_text import call_of, split_calls
 from .conversation import Chat
 from .errors import StrataError, UsageProblem
 from .head import Head
@@ -24,8 +25,7 @@ Message = Mapping[str, Any]
 
 ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
 SETTINGS = ("system", "developer")
-_REASONING = re.compile(r"<think>.*?(?:</think>|\Z)|\A.*?</think>", re.DOTALL)
-_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+_REASONING = re.compile(r"<think>.*?(?:</think>|\Z)|\A(?:(?!<think>).)*?</think>", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -93,10 +93,12 @@ def as_history(messages: Sequence[Message], where: str) -> Incoming:
 
 def compared(message: Message) -> tuple[Any, ...]:
     """A message as far as it counts for A2: parts joined, outer white space trimmed, reasoning dropped, calls read."""
-    text = _REASONING.sub("", content_text(message)) if message.get("role") == "assistant" else content_text(message)
-    calls = [_call(each) for each in _calls_of(message)]
-    calls += [_call_text(found) for found in _CALL.findall(text)]
-    return message.get("role"), _CALL.sub("", text).strip(), calls
+    text, calls = content_text(message), [_call(each) for each in _calls_of(message)]
+    if message.get("role") == "assistant":
+        # Where calls stand by themselves, the text beside them has none.
+        text, calls = (text, calls) if calls else split_calls(text)
+        text = _REASONING.sub("", text)
+    return message.get("role"), text.strip(), calls
 
 
 def _calls_of(message: Message) -> Iterator[Any]:
@@ -105,26 +107,8 @@ def _calls_of(message: Message) -> Iterator[Any]:
 
 
 def _call(call: Any) -> Any:
-    """A call's name and arguments, read as JSON where they are text."""
-    function = call.get("function", call) if isinstance(call, Mapping) else {}
-    return _named(function) if isinstance(function, Mapping) else function
-
-
-def _named(function: Mapping[str, Any]) -> Any:
-    arguments = function.get("arguments", function.get("parameters"))
-    return function.get("name"), _read(arguments) if isinstance(arguments, str) else arguments
-
-
-def _call_text(text: str) -> Any:
-    found = _read(text)
-    return _named(found) if isinstance(found, Mapping) else found
-
-
-def _read(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text.strip()
+    """A call with its arguments read, or what stands in the place of one."""
+    return call_of(call) or call
 
 
 @dataclass(frozen=True)
