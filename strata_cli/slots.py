@@ -12,7 +12,7 @@ from blake3 import blake3
 
 from .conversation import Chat
 from .engine import Engine
-from .errors import Bad, NoRoom, Refused
+from .errors import Bad, ContextFull, Refused
 from .foreign import strange_setting
 from .graft import branch_lines
 from .head import Head
@@ -52,7 +52,7 @@ def examine(file: SlotFile, chat: Chat, store: Store, day: date, *, talk: bool =
     if max(tokens) >= len(engine.vocabulary):
         raise Bad(f"{file.path.name}: token {max(tokens)} is none of this model's {len(engine.vocabulary):,} tokens")
     if len(tokens) >= engine.context_tokens:
-        raise NoRoom(
+        raise ContextFull(
             f"{file.path.name}: {len(tokens):,} tokens, and the context has {engine.context_tokens:,}",
             hint=f"--ctx-size {len(tokens) + 1024}",
         )
