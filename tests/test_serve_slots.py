@@ -1,4 +1,4 @@
-"""Slot files of the service on the engine: names, save, restore, erase, and what becomes of what was open."""
+"""Slot files of the service: names, save, restore, erase on the engine; over HTTP; and with a real llama-server."""
 
 import ctypes
 import os
@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from chats import SYSTEM, Talk
 from engine_tools import FAMILIES, GREEDY, Engines, text_tokens
+from service import Service, assistant, cached, read_tokens, text_of, user
+from test_slot_file import server, server_binary
 
 from strata_cli.errors import Bad, NotFound, Refused, UsageProblem
 from strata_cli.llama_engine.live import LlamaEngine
@@ -195,3 +197,50 @@ def test_a_bad_file_leaves_what_is_held(kind: str, engines: Engines, tmp_path: P
             restore(session_of(talk), path, talk.chat.day)
         assert (list(engine.tokens), talk.chat.name) == (held, automatic_name(key_of(TEXTS[0])))
         assert talk.say(TEXTS[1]).reused_tokens > 0
+
+
+# -- over HTTP
+
+
+def test_a_slot_goes_from_one_service_to_another(tiny: Callable[..., Path], tmp_path: Path) -> None:
+    slots, model = tmp_path / "slots", tiny("llama")
+    slots.mkdir()
+    messages = [user("Name two rivers.")]
+    with Service.start(tmp_path, model, "--slot-dir", slots, home="one") as one:
+        messages += [assistant(text_of(one.chat(messages))), user("Which is longer?")]
+        saved = one.post("/slots/0?action=save", {"filename": "a.bin"}).json
+        assert saved["n_written"] == (slots / "a.bin").stat().st_size and saved["timings"]["save_ms"] > 0
+        (shown_slot,) = one.get("/slots").json
+        assert shown_slot["n_past"] == saved["n_saved"] and "Name two" not in one.get("/slots").data.decode()
+        after = one.chat(messages)
+        erased = one.post("/slots/0?action=erase", {}).json
+        assert erased["id_slot"] == 0 and erased["n_erased"] > saved["n_saved"]
+        assert text_of(one.chat(messages)) == text_of(after), "erased from the engine, and nowhere else"
+    with Service.start(tmp_path, model, "--slot-dir", slots, home="two") as two:
+        restored = two.post("/slots/0?action=restore", {"filename": "a.bin"}).json
+        assert (restored["n_restored"], restored["n_read"]) == (saved["n_saved"], saved["n_written"])
+        told = two.chat(messages)
+        assert text_of(told) == text_of(after) and cached(told) >= saved["n_saved"] - 1
+
+
+@pytest.mark.llama_server
+@pytest.mark.skipif(server_binary() is None, reason="no llama-server: name one in STRATA_TEST_LLAMA_SERVER")
+def test_C04_a_real_llama_server_and_the_service_both_ways(demo_model: Path, tmp_path: Path) -> None:
+    slots = tmp_path / "slots"
+    slots.mkdir()
+    messages = [user("Tell me about the sea. " * 40)]
+    options = ("--slot-dir", slots, "--flash-attn", "on")
+    with Service.start(tmp_path, demo_model, *options, home="one") as one:
+        messages += [assistant(text_of(one.chat(messages))), user("And the wind?")]
+        saved = one.post("/slots/0?action=save", {"filename": "ours.bin"}).json
+    with server(demo_model, slots) as post:
+        assert post("/slots/0?action=restore", filename="ours.bin")["n_restored"] == saved["n_saved"]
+        ask_it = {"messages": messages, "max_tokens": 8, "temperature": 0, "cache_prompt": True}
+        answer = post("/v1/chat/completions", **ask_it)
+        assert answer["timings"]["cache_n"] >= saved["n_saved"] - 2
+        messages += [assistant(answer["choices"][0]["message"]["content"]), user("And the sky?")]
+        theirs = post("/slots/0?action=save", filename="theirs.bin")
+    with Service.start(tmp_path, demo_model, *options, home="two") as two:
+        assert two.post("/slots/0?action=restore", {"filename": "theirs.bin"}).json["n_restored"] == theirs["n_saved"]
+        told = two.chat(messages)
+        assert cached(told) >= theirs["n_saved"] - 2 and read_tokens(told) <= 24
