@@ -55,13 +55,18 @@ def read_messages(text: str, where: str) -> tuple[Message, ...]:
         raise UsageProblem(f"{where}: not JSON: {error}") from None
     if isinstance(value, Mapping) and isinstance(value.get("messages"), list):
         value = value["messages"]
+    return checked_messages(value, where)
+
+
+def checked_messages(value: Any, where: str) -> tuple[Message, ...]:
+    """The same of what was read as JSON already."""
     if not isinstance(value, list) or not value:
         raise UsageProblem(f"{where}: not a list of messages", hint='[{"role": "user", "content": "hello"}]')
     return tuple(_message(each, number, where) for number, each in enumerate(value, 1))
 
 
 def _message(value: Any, number: int, where: str) -> Message:
-    if not isinstance(value, Mapping) or value.get("role") not in ROLES:
+    if not isinstance(value, Mapping) or not isinstance(value.get("role"), str) or value["role"] not in ROLES:
         raise UsageProblem(f"{where}: message {number} has no role that strata knows", hint=", ".join(sorted(ROLES)))
     if not isinstance(value.get("content"), str | list | None):
         raise UsageProblem(f"{where}: the content of message {number} is neither text nor a list of parts")

@@ -14,7 +14,7 @@ from ..errors import StrataError, UsageProblem
 from ..output import Mode, Output, prepare_streams
 from .app import app
 
-COMMANDS = ("bench", "completion", "config", "inspect", "prefix", "prune", "restore", "run", "save")
+COMMANDS = ("bench", "completion", "config", "inspect", "prefix", "prune", "restore", "run", "save", "serve")
 ALONE = ("inspect", "prune")
 
 

@@ -45,6 +45,11 @@ class ServiceStop(Stop):
         """A second signal, or the end of the time that leaving may take: gives up on state, never on text."""
         return self.requested > 1 or time.monotonic() > self._deadline
 
+    @property
+    def overdue_s(self) -> float:
+        """Seconds since leaving should have been over; negative before."""
+        return time.monotonic() - self._deadline
+
     def take(self, number: signal.Signals) -> bool:
         """A signal arrived. Whether it was one too many."""
         if not self.ends:

@@ -92,10 +92,10 @@ class Worker:
         self._changed = threading.Condition()
         self._ends = self._woken = False
         self.running: Job[Any] | None = None
-        self._thread = threading.Thread(target=self._work, name="strata-engine")
+        self.thread = threading.Thread(target=self._work, name="strata-engine")
 
     def start(self) -> None:
-        self._thread.start()
+        self.thread.start()
 
     @property
     def queue_length(self) -> int:
@@ -132,9 +132,6 @@ class Worker:
         with self._changed:
             self._ends = True
             self._changed.notify()
-
-    def join(self, seconds: float | None = None) -> None:
-        self._thread.join(seconds)
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
