@@ -294,9 +294,7 @@ class Chat(Current):
         """The root where it is long enough to keep, else 0."""
         return prompt.root if prompt.root >= max(1, self.policy.root_min_tokens) else 0
 
-    def _finish(
-        self, opened: Opened, way: UnderWay, reply: Reply, watch: Watch, before: frozenset[Path]
-    ) -> None:
+    def _finish(self, opened: Opened, way: UnderWay, reply: Reply, watch: Watch, before: frozenset[Path]) -> None:
         """Text first, then the state, then the head. A state that cannot be stored costs reading time later."""
         if not reply.tokens and reply.finish == "interrupted":
             # Kept while the conversation is open: the same prompt, asked again, goes on from here.

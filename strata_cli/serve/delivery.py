@@ -89,7 +89,8 @@ async def result_of(job: Job[T], receive: Receive) -> T:
     done = asyncio.wrap_future(job.done)
     done.add_done_callback(_look_at)
     async with cancelling(job, receive) as gone:
-        await asyncio.wait({done, gone}, return_when=asyncio.FIRST_COMPLETED)
+        both: set[asyncio.Future[Any]] = {done, gone}
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if not done.done() or done.cancelled():
             raise ClientGone
         return done.result()
