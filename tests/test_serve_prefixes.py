@@ -36,6 +36,12 @@ def tokens_of(service: Service, *messages: Mapping[str, Any]) -> int:
     return len(service.post("/tokenize", {"content": prompt}).json["tokens"])
 
 
+def opening(service: Service, *messages: Mapping[str, Any]) -> int:
+    """Tokens that every conversation which goes on after these messages begins with."""
+    prompt = service.post("/apply-template", {"messages": [*messages, user("HERE")]}).json["prompt"]
+    return len(service.post("/tokenize", {"content": prompt.partition("HERE")[0]}).json["tokens"])
+
+
 def conversations(home: Path) -> list[str]:
     return sorted(store_of(home).names())
 
@@ -49,7 +55,7 @@ def test_P2_a_new_conversation_starts_from_the_root_here_elsewhere_and_after_a_r
 ) -> None:
     with Service.start(tmp_path, model) as service:
         first = service.chat([COOK, user("What goes with fennel?")])
-        root = tokens_of(service, COOK, user("")) - tokens_of(service, user(""))
+        root = opening(service, COOK)
         assert cached(first) == 0 and root > 100
         second = service.chat([COOK, user("When are beans sown?")])
         assert cached(second) >= root
@@ -86,11 +92,11 @@ def test_P3_what_a_request_marks_is_where_the_next_one_starts(how: str, service:
     marked, fields = shared, {MARK: 2}
     if how == "message":
         marked, fields = [shared[0], {**shared[1], MARK: True}], {}
-    end = tokens_of(service, *shared, user("")) - tokens_of(service, user(""))
+    end = opening(service, *shared)
     service.chat([*marked, user("How long does it take?")], **fields)
     assert any(name.startswith("mark-") for name in store_of(service.home).names("prefixes"))
     other = service.chat([*shared, user("Can it be frozen?")])
-    assert end - 2 <= cached(other) <= end + 2
+    assert cached(other) == end
 
     plain = [user(f"A long recipe, not marked by a {how}: " + "chop, stir, taste. " * 12), assistant("I have read it.")]
     service.chat([*plain, user("How long does it take?")])
@@ -102,10 +108,10 @@ def test_P3_the_deepest_mark_wins_and_it_survives_a_restart(model: Path, tmp_pat
     with Service.start(tmp_path, model) as service:
         service.chat([*shared[:2], user("One?")], **{MARK: 2})
         service.chat([*shared, user("Two?")], **{MARK: 4})
-        end = tokens_of(service, *shared, user("")) - tokens_of(service, user(""))
+        end = opening(service, *shared)
         assert service.stop() in (0, 143)
     with Service.start(tmp_path, model) as service:
-        assert end - 2 <= cached(service.chat([*shared, user("Three?")])) <= end + 2
+        assert cached(service.chat([*shared, user("Three?")])) == end
 
 
 def test_P4_what_is_left_for_a_prefix_is_parked_however_much_they_share(service: Service) -> None:

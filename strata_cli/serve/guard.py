@@ -89,7 +89,8 @@ class Guard:
         if refusal is None:
             await self._app(scope, receive, send)
             return
-        if refusal.status == 413:
+        # Who asked before sending sends nothing then.
+        if refusal.status == 413 and not _all(scope, b"expect"):
             await _drain(receive, self._limits.body_bytes * 4)
         await send({"type": "http.response.start", "status": refusal.status, "headers": refusal.headers})
         await send({"type": "http.response.body", "body": refusal.body})
