@@ -195,6 +195,6 @@ def test_a_few_clients_at_once(tiny: Callable[..., Path], tmp_path: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="counts descriptors in /proc")
-@pytest.mark.parametrize("family", ["llama", "lfm2"])
-def test_200_requests_from_8_threads(family: str, tiny: Callable[..., Path], tmp_path: Path) -> None:
-    soak(tmp_path, tiny(family), 200)
+def test_200_requests_from_8_threads(tiny: Callable[..., Path], tmp_path: Path) -> None:
+    """On attention: the other tiny models answer many questions alike, so that a mixed reply would not be seen."""
+    soak(tmp_path, tiny("llama"), 200)

@@ -12,13 +12,14 @@ from typing import Any
 
 from ..conversation import Chat
 from ..engine import Cancelled, Vocabulary
-from ..errors import NoRoom, UsageProblem
+from ..errors import UsageProblem
 from ..messages import Message
 from ..opened import Opened
 from ..prompt import Entry, Prompt
 from ..reply import Reply, ReplyOptions, write_reply
 from ..session import Session
 from ..turn import UnderWay, Watch
+from .leaving import leave
 from .slot_files import SLOT
 
 LISTED_TOKENS = 1 << 20  # more than any context has
@@ -59,22 +60,13 @@ def complete(session: Session, request: CompletionRequest, watch: Watch) -> Comp
     tokens = prompt_tokens(request.prompt, chat.engine.vocabulary)
     prompt = Prompt(tokens, len(tokens) - 1, 0, (), None, ())
     chat.check_fits(prompt)
-    park(chat)
+    chat.restores = not leave(session, chat)
     opened = Opened(session.store, SLOT)
     chat.opened = opened
     try:
         return _completed(chat, opened, prompt, request, watch)
     finally:
-        chat.opened = None
-
-
-def park(chat: Chat) -> None:
-    """Let go of what is open; where nothing can take its state, this request goes on all the same (A5)."""
-    try:
-        chat.check_leave()
-    except NoRoom:
-        chat.check_leave()
-    chat.leave_conversation()
+        chat.opened, chat.restores = None, True
 
 
 def _completed(chat: Chat, opened: Opened, prompt: Prompt, request: CompletionRequest, watch: Watch) -> Completed:

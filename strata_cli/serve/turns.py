@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from datetime import date
 
 from ..conversation import Chat
-from ..errors import NoRoom, StrataError
+from ..errors import StrataError
 from ..messages import Continued, Incoming, continued, kept_messages, take_in
 from ..opened import Opened, open_named
 from ..prefix_marks import keep_opening
 from ..prompt import Entry
 from ..session import Session
 from ..turn import TurnResult, Watch
+from .leaving import leave
 from .requests import ChatRequest
 
 
@@ -121,21 +122,6 @@ def _where(session: Session, chat: Chat, incoming: Incoming) -> Continued | None
     except StrataError as error:
         session.out.warning(f"what is stored cannot be looked at: {error.message}")
         return None
-
-
-def leave(session: Session, chat: Chat) -> bool:
-    """Let go of what is open; whether its state fits neither memory nor disk, so that it will have to be read again."""
-    stuck = False
-    try:
-        chat.check_leave()
-    except NoRoom as error:
-        stuck = True
-        session.out.warning(error.message)
-    try:
-        chat.leave_conversation()
-    except StrataError as error:
-        session.out.warning(f"the text of what was left is not written yet: {error.message}")
-    return stuck
 
 
 def _open(session: Session, chat: Chat, name: str) -> bool:
