@@ -16,7 +16,7 @@ from .conversation import Chat
 from .errors import StrataError, UsageProblem
 from .head import Head
 from .log import Line, Log
-from .names import key_of
+from .names import automatic_name, is_automatic, key_of
 from .opened import GIVEN
 from .prompt import content_text
 from .store import Store
@@ -146,12 +146,25 @@ def continued(store: Store, incoming: Incoming) -> Continued | None:
     if not incoming.key or len(incoming.all) < 2:
         return None
     found = []
-    for head in store.heads():
-        if isinstance(head, Head) and head.key == incoming.key:
-            kept = _kept(store, head.name, incoming)
-            if kept is not None:
-                found.append(Continued(head.name, head, kept))
+    for head in _heads_with(store, incoming.key):
+        kept = _kept(store, head.name, incoming)
+        if kept is not None:
+            found.append(Continued(head.name, head, kept))
     return max(found, key=lambda each: (each.kept, each.head.last_turn if each.head else ""), default=None)
+
+
+def _heads_with(store: Store, key: str) -> Iterator[Head]:
+    """The heads of the conversations with this key. An automatic name tells its key: its head need not be read."""
+    own = automatic_name(key, 1)
+    for name in store.names():
+        if is_automatic(name) and name != own and not name.startswith(f"{own}-"):
+            continue
+        try:
+            head = store.read_head(name)
+        except StrataError:
+            continue
+        if head.key == key:
+            yield head
 
 
 def _kept(store: Store, name: str, incoming: Incoming) -> int | None:
