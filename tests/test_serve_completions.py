@@ -1,6 +1,9 @@
 """Plain text and tokens on the engine: what is reused, that nothing is kept, and the small answers beside it."""
 
+import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +13,7 @@ from chats import SYSTEM, Talk
 from engine_tools import FAMILIES, GREEDY, Engines, text_tokens
 
 from strata_cli.errors import NoRoom, Refused, UsageProblem
+from strata_cli.llama_engine.template import JinjaTemplate
 from strata_cli.reply import ReplyOptions
 from strata_cli.serve.completions import (
     Completed,
@@ -130,3 +134,23 @@ def test_a_template_is_applied_as_a_turn_would(engines: Engines, tmp_path: Path)
         assert answer.endswith("<|im_start|>assistant\n")
         with pytest.raises(Refused):
             templated(talk.chat, [{"role": "user", "content": [{"type": "image_url"}]}], None, talk.chat.day)
+
+
+def test_two_threads_render_without_each_others_settings() -> None:
+    """/apply-template looks at the template while a turn renders it on the engine's thread."""
+    text = "{{ strftime_now('%Y') }}{{ messages[0]['content'] }}{% if add_generation_prompt %}+{% endif %}"
+    template = JinjaTemplate(text, "model", "", "")
+    said = [{"role": "user", "content": "a"}]
+
+    def render(year: int) -> set[str]:
+        day, asks = date(year, 1, 1), bool(year % 2)
+        return {template.render(said, tools=None, generation=asks, day=day) for _ in range(400)}
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(render, (2021, 2022, 2023, 2024)))
+    finally:
+        sys.setswitchinterval(before)
+    assert found == [{"2021a+"}, {"2022a"}, {"2023a+"}, {"2024a"}]
