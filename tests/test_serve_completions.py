@@ -12,7 +12,7 @@ import pytest
 from chats import SYSTEM, Talk
 from engine_tools import FAMILIES, GREEDY, Engines, text_tokens
 
-from strata_cli.errors import NoRoom, Refused, UsageProblem
+from strata_cli.errors import ContextFull, NoRoom, Refused, UsageProblem
 from strata_cli.llama_engine.template import JinjaTemplate
 from strata_cli.reply import ReplyOptions
 from strata_cli.serve.completions import (
@@ -96,6 +96,21 @@ def test_a_client_that_goes_away_ends_it(engines: Engines, tmp_path: Path) -> No
         assert len(talk.engine.tokens) == 900
 
 
+def test_what_cannot_fit_is_not_tokenised(engines: Engines, tmp_path: Path) -> None:
+    """Tokenising cannot be broken off: a text whose bytes are too many is refused before."""
+    long = "a" * (64 << 20)
+    with Talk(engines("llama"), tmp_path / "a").open("mine") as talk:
+        for refused in (
+            lambda: ask(talk, long),
+            lambda: tokenized({"content": long}, talk.chat),
+            lambda: templated(talk.chat, [{"role": "user", "content": long}], None, talk.chat.day),
+        ):
+            with pytest.raises(ContextFull, match="67,108,864 bytes"):
+                refused()
+        assert talk.chat.name == "mine"
+        assert len(tokenized({"content": "ab" * 5000}, talk.chat)["tokens"]) == 10_000, "it may be counted"
+
+
 @pytest.mark.parametrize("prompt", ["", (), (-1,), (10**6,), (3, 10**30)])
 def test_what_is_no_prompt(prompt: Any, engines: Engines, tmp_path: Path) -> None:
     with Talk(engines("llama"), tmp_path / "a").open("mine") as talk:
@@ -107,19 +122,20 @@ def test_what_is_no_prompt(prompt: Any, engines: Engines, tmp_path: Path) -> Non
 
 
 def test_tokens_and_back(engines: Engines) -> None:
-    vocabulary = engines("llama").vocabulary
+    chat: Any = SimpleNamespace(engine=engines("llama"))
+    vocabulary = chat.engine.vocabulary
     text = "H\u00e9llo <|im_end|>"
-    plain = tokenized({"content": text, "parse_special": False}, vocabulary)["tokens"]
-    special = tokenized({"content": text}, vocabulary)["tokens"]
+    plain = tokenized({"content": text, "parse_special": False}, chat)["tokens"]
+    special = tokenized({"content": text}, chat)["tokens"]
     assert len(special) < len(plain) and prompt_tokens(text, vocabulary) == tuple(special)
     assert detokenized({"tokens": special}, vocabulary) == {"content": text}
     assert detokenized({"tokens": plain}, vocabulary) == {"content": text}
-    pieces = tokenized({"content": "\u00e9a", "with_pieces": True}, vocabulary)["tokens"]
+    pieces = tokenized({"content": "\u00e9a", "with_pieces": True}, chat)["tokens"]
     assert [each["piece"] for each in pieces] == [[0xC3], [0xA9], "a"]
     assert detokenized({"tokens": []}, vocabulary) == {"content": ""}
     for body in ({}, {"content": 7}, {"content": "a", "with_pieces": "yes"}):
         with pytest.raises(UsageProblem):
-            tokenized(body, vocabulary)
+            tokenized(body, chat)
     for tokens in (None, "ab", [1.5], [True], [-1], [10**9]):
         with pytest.raises(UsageProblem):
             detokenized({"tokens": tokens}, vocabulary)

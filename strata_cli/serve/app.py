@@ -78,19 +78,20 @@ class Service:
 
     async def completions(self, request: Request) -> Any:
         asked = read_plain(read_body(await request.body()))
-        about, echo = self.about("cmpl"), self._echo(asked)
+        about, echo = self.about("cmpl"), await self._echo(asked)
         if asked.stream:
             return await self._streamed(request, asked, PlainChunks(about, echo, tells_usage=asked.include_usage))
         result = await self._result(request, asked)
         return JSONResponse(plain_body(about, echo + result.text, outcome_of(result)))
 
-    def _echo(self, asked: PlainRequest) -> str:
+    async def _echo(self, asked: PlainRequest) -> str:
         if not asked.asked.echo:
             return ""
         prompt = asked.asked.prompt
         if isinstance(prompt, str):
             return prompt
-        return str(detokenized({"tokens": list(prompt)}, self.chat.engine.vocabulary)["content"])
+        body = {"tokens": list(prompt)}
+        return str((await self._looked(lambda chat: detokenized(body, chat.engine.vocabulary)))["content"])
 
     async def _result(self, request: Request, asked: ChatRequest | PlainRequest) -> Any:
         job = self.worker.submit(lambda session, flags: self._do(session, flags, asked, None))
@@ -148,16 +149,25 @@ class Service:
         return Response(as_text(self.tally.metrics(self.worker.queue_length)), media_type=CONTENT_TYPE)
 
     async def tokenize(self, request: Request) -> Any:
-        body, vocabulary = read_body(await request.body()), self.chat.engine.vocabulary
-        return JSONResponse(await asyncio.to_thread(tokenized, body, vocabulary))
+        body = read_body(await request.body())
+        return JSONResponse(await self._looked(lambda chat: tokenized(body, chat)))
 
     async def detokenize(self, request: Request) -> Any:
-        body, vocabulary = read_body(await request.body()), self.chat.engine.vocabulary
-        return JSONResponse(await asyncio.to_thread(detokenized, body, vocabulary))
+        body = read_body(await request.body())
+        return JSONResponse(await self._looked(lambda chat: detokenized(body, chat.engine.vocabulary)))
 
     async def apply_template(self, request: Request) -> Any:
         messages, tools = read_template(read_body(await request.body()))
-        return JSONResponse(await asyncio.to_thread(templated, self.chat, messages, tools, date.today()))
+        return JSONResponse(await self._looked(lambda chat: templated(chat, messages, tools, date.today())))
+
+    async def _looked(self, look: Callable[[Chat], dict[str, Any]]) -> dict[str, Any]:
+        """What only asks the vocabulary need not wait for the engine. Raises Leaving where it is being freed."""
+
+        def looked() -> dict[str, Any]:
+            with self.worker.looking:
+                return look(self.chat)
+
+        return await asyncio.to_thread(looked)
 
     # -- slots
 

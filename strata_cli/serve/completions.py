@@ -4,6 +4,7 @@ They have no user message, so no key (A1): nothing of them is stored, in text or
 directory hold is reused by tokens. What was open before is parked first (A3).
 """
 
+import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,14 +16,18 @@ from ..engine import Cancelled, Vocabulary
 from ..errors import UsageProblem
 from ..messages import Message
 from ..opened import Opened
-from ..prompt import Entry, Prompt
+from ..prompt import Entry, Prompt, content_text
 from ..reply import Reply, ReplyOptions, write_reply
 from ..session import Session
 from ..turn import UnderWay, Watch
 from .leaving import leave
 from .slot_files import SLOT
+from .too_long import check_length
 
 LISTED_TOKENS = 1 << 20  # more than any context has
+COUNTED_BYTES = (
+    1 << 19
+)  # a text of this size is tokenised also where it cannot fit: who counts wants to know by how much
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,8 @@ def complete(session: Session, request: CompletionRequest, watch: Watch) -> Comp
     """
     chat = session.chat
     assert chat is not None, "the model is loaded before the port is opened"
+    if isinstance(request.prompt, str):
+        check_length(chat, [request.prompt])
     tokens = prompt_tokens(request.prompt, chat.engine.vocabulary)
     prompt = Prompt(tokens, len(tokens) - 1, 0, (), None, ())
     chat.check_fits(prompt)
@@ -129,11 +136,15 @@ def read_token_list(value: Any, name: str) -> tuple[int, ...]:
     return tuple(value)
 
 
-def tokenized(body: Mapping[str, Any], vocabulary: Vocabulary) -> dict[str, Any]:
-    """The answer of /tokenize: ids, or with `with_pieces` ids and what each prints (bytes where it is no text)."""
-    content = body.get("content")
+def tokenized(body: Mapping[str, Any], chat: Chat) -> dict[str, Any]:
+    """The answer of /tokenize: ids, or with `with_pieces` ids and what each prints (bytes where it is no text).
+
+    Raises UsageProblem, ContextFull for a text that is too long to be a prompt by far.
+    """
+    content, vocabulary = body.get("content"), chat.engine.vocabulary
     if not isinstance(content, str):
         raise UsageProblem("`content` must be a text")
+    check_length(chat, [content], least_bytes=COUNTED_BYTES)
     special = _flag(body, "parse_special", True)
     tokens = vocabulary.tokenize(content, special=special)
     if _flag(body, "add_special", False) and vocabulary.add_bos:
@@ -169,7 +180,15 @@ def detokenized(body: Mapping[str, Any], vocabulary: Vocabulary) -> dict[str, An
     return {"content": b"".join(texts).decode("utf-8", "replace")}
 
 
+def texts_of(messages: Sequence[Message], tools: Sequence[Any] | None) -> list[str]:
+    """All that a prompt is made of."""
+    said = [content_text(message) for message in messages]
+    called = [json.dumps(message["tool_calls"]) for message in messages if message.get("tool_calls")]
+    return [*said, *called, *([json.dumps(list(tools))] if tools else [])]
+
+
 def templated(chat: Chat, messages: Sequence[Message], tools: Sequence[Any] | None, day: date) -> dict[str, Any]:
-    """The answer of /apply-template: the prompt that these messages become. Raises Refused."""
+    """The answer of /apply-template: the prompt that these messages become. Raises Refused, ContextFull."""
+    check_length(chat, texts_of(messages, tools))
     prompt = chat.prompter.build([Entry(message) for message in messages], tools=tools, day=day)
     return {"prompt": detokenized({"tokens": list(prompt.tokens)}, chat.engine.vocabulary)["content"]}

@@ -92,6 +92,7 @@ class Worker:
         self._changed = threading.Condition()
         self._ends = self._woken = False
         self.running: Job[Any] | None = None
+        self.looking = threading.Lock()  # held by who looks at the vocabulary on another thread: it is not freed then
         self.thread = threading.Thread(target=self._work, name="strata-engine")
 
     def start(self) -> None:
@@ -148,7 +149,8 @@ class Worker:
     def _leave(self) -> None:
         """Park what is held, as long as the policy waits."""
         try:
-            self._session.close_chat()
+            with self.looking:
+                self._session.close_chat()
         except StrataError as error:
             self._session.out.warning(f"left without writing all: {error.message}")
 
