@@ -4,6 +4,7 @@ Owns no rule about conversations (`turns`), bodies (`requests`), shapes (`answer
 """
 
 import asyncio
+import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -216,13 +217,13 @@ def routes(service: Service) -> dict[str, tuple[str, Handler]]:
 def make_app(service: Service, key: str | None) -> Callable[[Any, Receive, Send], Awaitable[None]]:
     """The whole application: counted, guarded, routed."""
     table = routes(service)
-    listed = [Route(path, _answered(handler), methods=[method]) for path, (method, handler) in table.items()]
+    listed = [Route(path, _answered(handler, service), methods=[method]) for path, (method, handler) in table.items()]
     app = Starlette(routes=listed, exception_handlers={HTTPException: _no_route})
     app.router.redirect_slashes = False
     return Counted(Guard(app, key), service.tally, tuple(table))
 
 
-def _answered(handler: Handler) -> Handler:
+def _answered(handler: Handler, service: Service) -> Handler:
     """The handler with its failures as answers."""
 
     async def answered(request: Request) -> Any:
@@ -235,9 +236,18 @@ def _answered(handler: Handler) -> Handler:
         except MemoryError:
             return failed(StrataError("there is not enough memory for this request"), status=503)
         except Exception as error:
-            return failed(StrataError(f"a fault in strata: {type(error).__name__}: {error}"))
+            fault = fault_of(error)
+            service.session.out.warning(fault.message)
+            return failed(fault)
 
     return answered
+
+
+def fault_of(error: Exception) -> StrataError:
+    """A fault of strata, told in one line. Raises it where a developer asked for that."""
+    if os.environ.get("STRATA_DEBUG"):
+        raise error
+    return StrataError(f"a fault in strata: {type(error).__name__}: {error}", hint="STRATA_DEBUG=1 shows where")
 
 
 def failed(error: StrataError, *, status: int | None = None) -> Response:

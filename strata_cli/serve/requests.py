@@ -200,7 +200,7 @@ def _listed(body: Mapping[str, Any]) -> Sequence[Any]:
 
 def _kept(message: Message) -> Message:
     """A message less what no template asks for; arguments of calls that came as JSON in a text are read."""
-    found = {key: message[key] for key in KEPT if message.get(key) is not None or key == "content"}
+    found = {key: message.get(key) for key in KEPT if message.get(key) is not None or key == "content"}
     if "tool_calls" in found:
         found["tool_calls"] = [_call(each) for each in _calls(found["tool_calls"])]
     for key in ("name", "tool_call_id", "reasoning_content"):

@@ -124,8 +124,9 @@ class Server(uvicorn.Server):
 
 async def _answer(app: App, service: Service, stop: ServiceStop, listener: socket.socket, host: str) -> None:
     """Serve until a signal comes; the worker parks what is held while the last answers are sent."""
-    for name in ("uvicorn", "uvicorn.error", "asyncio"):
-        logging.getLogger(name).addHandler(logging.NullHandler())
+    if not os.environ.get("STRATA_DEBUG"):
+        for name in ("uvicorn.error", "asyncio"):
+            logging.getLogger(name).addHandler(logging.NullHandler())
     session, worker, loop = service.session, service.worker, asyncio.get_running_loop()
     port = listener.getsockname()[1]
     server = Server(app, session.policy.leave_s, lambda: _tell(session, host, port))
@@ -144,6 +145,9 @@ async def _answer(app: App, service: Service, stop: ServiceStop, listener: socke
     finally:
         worker.end()
         await _ended(worker.thread, stop, session)
+        if not worker.freed:
+            # All is parked; a text is being tokenised still, which cannot be broken off.
+            os._exit(stop.status.exit_code)
 
 
 async def _ended(thread: threading.Thread, stop: ServiceStop, session: Session) -> None:

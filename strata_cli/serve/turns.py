@@ -41,10 +41,22 @@ def answer(session: Session, request: ChatRequest, watch: Watch, today: Callable
     try:
         chat.set_system(incoming.system, request.tools)
         return _turn(session, chat, request, place, watch)
+    except StrataError:
+        raise
+    except Exception:
+        # A fault, wherever it was: nobody knows what the engine holds now.
+        _start_over(session, chat)
+        raise
     finally:
         chat.restores = True
         if not place.keeps:
             chat.opened = None
+
+
+def _start_over(session: Session, chat: Chat) -> None:
+    leave(session, chat)
+    chat.engine.clear()
+    chat.keeper.stands_on_nothing(foreign_for=None)
 
 
 def _turn(session: Session, chat: Chat, request: ChatRequest, place: Place, watch: Watch) -> TurnResult:

@@ -4,6 +4,7 @@ Owns the queue, its bound, and how a job is asked to stop. What a job does is it
 and of `Flags`, and `flags.cancelled` is what it asks between two batches and between two tokens.
 """
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -17,6 +18,7 @@ from ..session import Session
 from .stopping import ServiceStop
 
 T = TypeVar("T")
+LOOKING_S = 1.0  # how long freeing the engine waits for who looks at its vocabulary
 ENDING = "the service is shutting down"
 
 
@@ -93,6 +95,7 @@ class Worker:
         self._ends = self._woken = False
         self.running: Job[Any] | None = None
         self.looking = threading.Lock()  # held by who looks at the vocabulary on another thread: it is not freed then
+        self.freed = False
         self.thread = threading.Thread(target=self._work, name="strata-engine")
 
     def start(self) -> None:
@@ -147,12 +150,17 @@ class Worker:
         self._leave()
 
     def _leave(self) -> None:
-        """Park what is held, as long as the policy waits."""
+        """Park what is held, as long as the policy waits, then free the engine unless somebody still looks at it."""
         try:
-            with self.looking:
-                self._session.close_chat()
+            self._session.settle()
+            if self._session.chat is not None:
+                self._session.chat.finish(self._stop.hurried)
         except StrataError as error:
             self._session.out.warning(f"left without writing all: {error.message}")
+        self.freed = self.looking.acquire(timeout=LOOKING_S)
+        if self.freed:
+            with contextlib.suppress(StrataError):  # told already
+                self._session.close_chat()
 
     def _next(self) -> Job[Any] | None:
         with self._changed:
