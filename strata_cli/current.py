@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .engine import Engine
-from .errors import NoRoom
+from .errors import NoRoom, StorageFailed
 from .graft import graft
 from .head import StateRef
 from .keeper import Keeper
@@ -142,6 +142,8 @@ class Current:
         if self._warned is opened:
             self.keeper.abandon(opened)
             self._warned = None
+        # Those whose lock is given back can't be taken back: a process that runs for weeks must not keep their text.
+        self._left = {name: left for name, left in self._left.items() if left.lock is not None}
         if opened.name is not None:
             self._left[opened.name] = opened
         opened.leave()
@@ -162,7 +164,15 @@ class Current:
         finally:
             self.keeper.finish(hurried)
             for left in self._left.values():
-                left.release()
+                self._release(left)
+
+    def _release(self, left: Opened) -> None:
+        """Give a lock back, after a last try at text that the disk refused before."""
+        try:
+            left.write_lines()
+        except StorageFailed as error:
+            self.say(Notice("text", f"{left.name}: {error.message}", warning=True))
+        left.release()
 
     def close(self, hurried: Callable[[], bool] = lambda: False) -> None:
         """Leave, and free the engine."""

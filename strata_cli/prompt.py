@@ -20,7 +20,7 @@ from .engine import Message, Template, Vocabulary
 from .errors import Refused
 
 ROOT_PROBES = ("a", "\n\nB", " 1", "<")  # texts whose common beginning is what no user text changes
-CACHED_TEXTS = 4096
+CACHED_TEXTS, CACHED_ROOTS = 4096, 64
 TOOLS = -1  # the "message" of a slot that stands in the description of a tool
 
 
@@ -257,7 +257,8 @@ class Prompter:
         opening = [(entry.message, entry.tokens) for entry in entries[:first]]
         folded, role = entries[first].message.get("folded", ""), entries[first].message["role"]
         key = json.dumps([opening, folded, role, tools, day.isoformat()], sort_keys=True, default=str).encode()
-        if key not in self._roots:
+        found = self._roots.get(key)
+        if found is None:
             probes = [
                 self._assemble(
                     self._render(
@@ -271,8 +272,10 @@ class Prompter:
                 for probe in ROOT_PROBES
             ]
             length = min(common(probes[0], probe) for probe in probes[1:])
-            self._roots[key] = tuple(probes[0][:length])
-        return self._roots[key]
+            found = tuple(probes[0][:length])
+            # Openings that differ each time, by the hour in a system prompt, must not pile up.
+            self._roots = {**dict(list(self._roots.items())[1 - CACHED_ROOTS :]), key: found}
+        return found
 
 
 def with_tokens(messages: Sequence[Message], tokens: Sequence[tuple[int, ...] | None]) -> list[Entry]:

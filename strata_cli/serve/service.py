@@ -27,8 +27,10 @@ from .stopping import ServiceStop
 from .worker import Worker
 
 BACKLOG = 512
+LAST_ANSWERS_S = 3  # for answers that are being sent when the service ends, while what is held is parked
 GRACE_S = 5.0  # beyond `leave_s`, for a call into the engine that cannot be cut short
 POLL_S = 0.02
+OTHER_PORT = "--port N; 0 is a free one"
 
 
 @dataclass(frozen=True)
@@ -88,14 +90,14 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind(address)
     except OSError as error:
         listener.close()
-        raise StorageFailed(f"cannot listen on {host}:{port}: {error.strerror}", hint="--port N, 0: any") from None
+        raise StorageFailed(f"cannot listen on {host}:{port}: {error.strerror}", hint=OTHER_PORT) from None
     return listener
 
 
 class Server(uvicorn.Server):
     """Tells when it listens, and leaves the signals to us."""
 
-    def __init__(self, app: App, grace_s: float, listening: Callable[[], None]) -> None:
+    def __init__(self, app: App, listening: Callable[[], None]) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
@@ -108,7 +110,7 @@ class Server(uvicorn.Server):
                 proxy_headers=False,
                 server_header=False,
                 backlog=BACKLOG,
-                timeout_graceful_shutdown=max(1, int(grace_s)),
+                timeout_graceful_shutdown=LAST_ANSWERS_S,
             )
         )
         self._listening = listening
@@ -129,7 +131,7 @@ async def _answer(app: App, service: Service, stop: ServiceStop, listener: socke
             logging.getLogger(name).addHandler(logging.NullHandler())
     session, worker, loop = service.session, service.worker, asyncio.get_running_loop()
     port = listener.getsockname()[1]
-    server = Server(app, session.policy.leave_s, lambda: _tell(session, host, port))
+    server = Server(app, lambda: _tell(session, host, port))
 
     def take(number: signal.Signals) -> None:
         if stop.take(number):
@@ -142,6 +144,8 @@ async def _answer(app: App, service: Service, stop: ServiceStop, listener: socke
     worker.start()
     try:
         await server.serve(sockets=[listener])
+    except OSError as error:
+        raise StorageFailed(f"cannot listen on {host}:{port}: {error.strerror}", hint=OTHER_PORT) from None
     finally:
         worker.end()
         await _ended(worker.thread, stop, session)
