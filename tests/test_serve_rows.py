@@ -289,20 +289,26 @@ def test_A4_what_is_short_keeps_its_text_and_no_state(model: Path, tmp_path: Pat
 
 @pytest.fixture(scope="module")
 def full(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    """A service that can keep state neither in memory nor on the disk."""
+    """A service that can keep state neither in memory nor on the disk; that of `kept` is there from before."""
+    folder = tmp_path_factory.mktemp("full")
+    strata(
+        folder / "home", "run", "-m", model, "--greedy", "-n", "8", "--threads", "1", "-C", "kept", "I was kept. " * 20
+    )
     env = {"STRATA_MEMORY_RAM_MIB": "0", "STRATA_STORE_MIN_FREE_DISK_MIB": "900000000"}
-    with Service.start(tmp_path_factory.mktemp("full"), model, env=env) as running:
+    with Service.start(folder, model, env=env) as running:
         yield running
 
 
 def test_A5_what_fits_nowhere_is_left_and_the_request_is_answered_by_reading(full: Service) -> None:
-    one, other = Talker(), Talker()
+    (_, question), (_, reply) = said(full.home, "kept")
+    one, kept = Talker(), Talker(user(question), assistant(reply))
+    assert cached(kept.say(full, "First of all.")) > 200, "where nothing is held, it is restored"
     one.say(full, "Nobody takes me.")
-    other.say(full, "Nor me.")
-    assert full.log.count("fits neither memory nor disk") == 1
-    again = one.say(full, "Am I still here?")
-    assert cached(again) < 20, "read, not restored"
+    assert cached(kept.say(full, "Am I read?")) < 20, "its state is there, and is not put over what is held"
     assert full.log.count("fits neither memory nor disk") == 2
+    again = one.say(full, "Am I still here?")
+    assert cached(again) < 20, "left, and so read"
+    assert full.log.count("fits neither memory nor disk") == 3
     assert [role for role, _ in said(full.home, name_of("Nobody takes me."))] == ["user", "assistant"] * 2
 
 
