@@ -90,6 +90,7 @@ def test_json_tells_where_it_listens_and_how_it_ended(tiny: Callable[..., Path],
     *events, last = [json.loads(line) for line in out.splitlines()]
     assert any(event["event"] == "note" and event["text"].startswith("saved ") for event in events)
     assert last["command"] == "serve" and last["exit_code"] == process.returncode == 130 and err == b""
+    assert last["error"]["code"] == "interrupted" and last["data"] == {"host": "127.0.0.1", "port": first["port"]}
 
 
 # -- failures as answers

@@ -12,7 +12,10 @@ from ..errors import UsageProblem
 from ..session import Wishes
 from .app import Run, app
 
-EXIT_SERVE = "Exit status: 1 failed, 2 usage, 14 no model, 15 no room, 130 interrupted, 143 ended by SIGTERM."
+EXIT_SERVE = (
+    "Exit status: 0 done, 1 failed, 2 usage, 10 no key file, 13 refused, 14 no model, 15 no room, 130 interrupted,"
+    " 143 ended by SIGTERM."
+)
 NEEDED = ("starlette", "uvicorn")
 
 

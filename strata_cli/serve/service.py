@@ -20,6 +20,7 @@ import uvicorn
 from ..errors import StorageFailed, UsageProblem
 from ..handover import Ticket
 from ..opened import Opened
+from ..output import Mode
 from ..session import Session
 from .app import Service, make_app
 from .guard import App, is_loopback, read_key
@@ -50,6 +51,7 @@ def serve(request: ServeRequest, session: Session) -> int:
     if request.slot_dir is not None and not request.slot_dir.is_dir():
         raise UsageProblem(f"--slot-dir {request.slot_dir}: not a folder", hint=f"mkdir -m 700 {request.slot_dir}")
     listener = bind(request.host, request.port)
+    where = {"host": request.host, "port": listener.getsockname()[1]}
     try:
         chat = session.chat_for(None)
         stop = ServiceStop(session.policy.leave_s)
@@ -60,7 +62,9 @@ def serve(request: ServeRequest, session: Session) -> int:
         asyncio.run(_answer(make_app(service, key), service, stop, listener, request.host))
     finally:
         listener.close()
-    return session.out.finish({"host": request.host}, exit_code=stop.status.exit_code)
+    if session.out.mode is Mode.JSON:
+        return session.out.fail(stop.status, where)
+    return session.out.finish(where, exit_code=stop.status.exit_code)
 
 
 def _key(request: ServeRequest, session: Session) -> str | None:
