@@ -8,8 +8,9 @@ from typing import Any
 
 import openai
 import pytest
+from clients import name_of
 from service import Service
-from test_serve_rows import name_of, said
+from turns import said
 
 SYSTEM = "You are an agent. You answer in few words and call what you are given. " * 3
 TOOLS: list[Any] = [

@@ -79,18 +79,18 @@ def test_json_tells_where_it_listens_and_how_it_ended(tiny: Callable[..., Path],
         stderr=subprocess.PIPE,
         env={"PATH": os.environ["PATH"], "HOME": str(tmp_path), **SMALL, **source},
     )
-    assert process.stdout is not None
-    first = next(line for line in map(json.loads, process.stdout) if line["event"] == "listening")
-    assert first["host"] == "127.0.0.1" and first["port"] > 0
-    service = Service(process, tmp_path / "home", tmp_path / "none")
-    service.port = first["port"]
-    assert service.chat([user("Hello.")])["choices"]
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=240)
-    *events, last = [json.loads(line) for line in out.splitlines()]
-    assert any(event["event"] == "note" and event["text"].startswith("saved ") for event in events)
-    assert last["command"] == "serve" and last["exit_code"] == process.returncode == 130 and err == b""
-    assert last["error"]["code"] == "interrupted" and last["data"] == {"host": "127.0.0.1", "port": first["port"]}
+    with Service(process, tmp_path / "home", tmp_path / "none") as service:
+        assert process.stdout is not None
+        first = next(line for line in map(json.loads, process.stdout) if line["event"] == "listening")
+        assert first["host"] == "127.0.0.1" and first["port"] > 0
+        service.port = first["port"]
+        assert service.chat([user("Hello.")])["choices"]
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=240)
+        *events, last = [json.loads(line) for line in out.splitlines()]
+        assert any(event["event"] == "note" and event["text"].startswith("saved ") for event in events)
+        assert last["command"] == "serve" and last["exit_code"] == process.returncode == 130 and err == b""
+        assert last["error"]["code"] == "interrupted" and last["data"] == {"host": "127.0.0.1", "port": first["port"]}
 
 
 # -- failures as answers
