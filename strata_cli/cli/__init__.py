@@ -23,6 +23,7 @@ SUMMARIES = {
     "inspect": "Show the directory or one conversation; --verify checks all.",
     "prune": "Keep the session directory in order, or delete what is named.",
     "prefix": "Openings that conversations start from: read once, kept.",
+    "serve": "Serve OpenAI's clients; their conversations survive restarts.",
     "bench": "Measure saving and restoring here, against what people use.",
     "config": "The settings: their values, and where each comes from.",
     "completion": "Print a completion script.",
