@@ -128,7 +128,8 @@ class Continued:
 def kept_messages(log: Log, incoming: Incoming) -> int | None:
     """How many stored messages the incoming ones continue; None where the stored ones are not their beginning.
 
-    A last reply that the client leaves out is being regenerated: it is not kept.
+    A last reply that the client leaves out is being regenerated: it is not kept. Nor is one of which only the
+    beginning is stored: llama-server's files lack what was chosen last, and a stream may end before its reply does.
     """
     stored = [compared(line.message or {}) for line in log.branch()]
     sent = [compared(message) for message in incoming.all]
@@ -138,7 +139,16 @@ def kept_messages(log: Log, incoming: Incoming) -> int | None:
         return len(stored) - 1
     if stored == sent:
         return len(stored)
+    before = len(stored) - 1
+    if before > 0 and stored[:-1] == sent[:before] and len(sent) > before and _begins(stored[-1], sent[before]):
+        return before
     return None
+
+
+def _begins(stored: tuple[Any, ...], sent: tuple[Any, ...]) -> bool:
+    """Whether a stored reply is the beginning of one that was sent. Both as `compared` gives them."""
+    (role, text, calls), (sent_role, sent_text, _) = stored, sent
+    return role == sent_role == "assistant" and not calls and bool(text) and str(sent_text).startswith(text)
 
 
 def continued(store: Store, incoming: Incoming) -> Continued | None:
@@ -215,7 +225,15 @@ def take_in(chat: Chat, incoming: Incoming, kept: int) -> None:
     given = incoming.history[min(kept, past) :]
     answered = len(chat.opened.answered) if chat.opened else 0
     if kept < len(branch):
-        give(chat, given, after=branch[kept - 1].id if kept else None, back=True)
+        # A line that waits for its reply is said again before the one that is given.
+        waiting = 1 if given and kept and _waits(branch[kept - 1]) else 0
+        again = [line.message or {} for line in branch[kept - waiting : kept]]
+        kept -= waiting
+        give(chat, [*again, *given], after=branch[kept - 1].id if kept else None, back=True)
     elif given:
         # A last line that waits for its reply is none of the history yet: it is said again before what follows.
         give(chat, [*(line.message or {} for line in branch[answered:]), *given])
+
+
+def _waits(line: Line) -> bool:
+    return (line.message or {}).get("role") != "assistant" and GIVEN not in line.marks
