@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .errors import NotFound, UsageProblem
+from .errors import NotFound, StrataError, UsageProblem
 from .files import Files, read_bytes
 from .places import Places, find_places
 from .settings import KEYS, MODEL_KEYS, MODEL_NAME, SECTIONS, Key, ModelSettings, Settings
@@ -83,7 +83,7 @@ def load_config(
 def _document(files: Files, path: Path, faults: list[str] | None) -> dict[str, Any]:
     try:
         return read_document(files, path)
-    except UsageProblem as problem:
+    except StrataError as problem:
         if faults is None:
             raise
         faults.append(problem.message)
@@ -204,6 +204,8 @@ def read_document(files: Files, path: Path) -> dict[str, Any]:
         data = read_bytes(files, path.resolve(), FILE_LIMIT_BYTES)
     except NotFound:
         return {}
+    except RuntimeError:
+        raise UsageProblem(f"{str(path)!r} is a link that leads to itself", hint="mend it or move it away") from None
     import tomllib  # start-up is quicker for the many who have no file
 
     try:

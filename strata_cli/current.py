@@ -107,6 +107,10 @@ class Current:
         """System prompt and tools of the turns to come. Equal ones have no effect."""
         self._system, self._tools = text, tools
 
+    def leave_nothing_out(self) -> None:
+        """What a full context once left out is read again: the client says itself what the prompt is."""
+        self._dropped = None
+
     @property
     def day(self) -> date:
         """The day that templates are told."""

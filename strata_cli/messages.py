@@ -223,16 +223,16 @@ def take_in(chat: Chat, incoming: Incoming, kept: int) -> None:
     if kept > past and GIVEN in branch[past].marks:
         kept = past  # it stands there as history, and now it is said
     given = incoming.history[min(kept, past) :]
-    answered = len(chat.opened.answered) if chat.opened else 0
+    again = []
+    if 0 < kept <= past and _waits(branch[kept - 1]):
+        # A line that waits for its reply is none of the history yet, and something else is said now: it is given again.
+        kept -= 1
+        again = [branch[kept].message or {}]
     if kept < len(branch):
-        # A line that waits for its reply is said again before the one that is given.
-        waiting = 1 if given and kept and _waits(branch[kept - 1]) else 0
-        again = [line.message or {} for line in branch[kept - waiting : kept]]
-        kept -= waiting
         give(chat, [*again, *given], after=branch[kept - 1].id if kept else None, back=True)
     elif given:
-        # A last line that waits for its reply is none of the history yet: it is said again before what follows.
-        give(chat, [*(line.message or {} for line in branch[answered:]), *given])
+        give(chat, given)
+    chat.leave_nothing_out()
 
 
 def _waits(line: Line) -> bool:

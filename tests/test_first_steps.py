@@ -95,3 +95,26 @@ def test_a_conversation_without_segments_is_not_usable(run: Callable[..., Result
     facts = {each["name"]: each for each in cli("inspect", "--json", code=0).data["conversations"]}
     for each in facts.values():
         assert each["usable"] == (each["own_bytes"] + each["shared_bytes"] > 0), each
+
+
+def test_words_behind_two_dashes_are_a_command_all_the_same(cli: Strata) -> None:
+    assert json.loads(cli("--", "inspect", "--json", code=0).stdout)["command"] == "inspect"
+    assert "ctx_size" in cli("--", "config", "list", code=0).stdout
+
+
+def test_a_configuration_that_is_no_file_can_be_found(cli: Strata) -> None:
+    """A link to itself, a folder: the commands that mend it say where it is."""
+    cli.home.mkdir()
+    target = cli.home / "config.toml"
+    target.symlink_to(target)
+    assert "leads to itself" in cli("inspect", code=2).stderr
+    assert cli("config", "path", code=0).stdout.strip() == str(target)
+    target.unlink()
+    target.mkdir()
+    assert cli("config", "path", code=0).stdout.strip() == str(target)
+
+
+def test_a_repeat_penalty_changes_the_reply(run: Callable[..., Result]) -> None:
+    """On the real engine: its signature is the engine's, and it has an effect."""
+    replies = {run("-q", "-n", "40", "--repeat-penalty", penalty, "hi", code=0).stdout for penalty in ("1.0", "5.0")}
+    assert len(replies) == 2

@@ -215,6 +215,41 @@ def test_A2_a_reply_that_the_client_knows_otherwise_keeps_the_line_that_it_answe
     assert third.reused_tokens >= second.prompt_tokens - 1, "all that both say is reused"
 
 
+def test_A2_a_line_that_waits_for_its_reply_stays_when_another_is_said(engines: Engines, tmp_path: Path) -> None:
+    """A client gives a request up while its prompt is read, and sends the question along with the next one."""
+    with Talk(engines("llama"), tmp_path / "a") as talk:
+        first = send(talk, user("one"))
+        name, history = str(first.conversation), [user("one"), assistant(first.reply)]
+        opened = talk.chat.opened
+        assert opened is not None
+        opened.append(parent=opened.answered[-1].id, kind="message", message=user("two, which waits"))
+        sent = [*history, user("two, which waits"), user("three")]
+        second = send(talk, *sent)
+        said = [(line.message or {})["content"] for line in talk.store.read_log(name).branch()]
+        assert second.conversation == name and said == [*(each["content"] for each in sent), second.reply]
+        assert "two, which waits" in read_by(talk)
+        again = send(talk, *sent, assistant(second.reply), user("four"))
+        assert again.reused_tokens >= second.prompt_tokens
+
+
+def test_A2_what_a_full_context_left_out_is_said_again_by_a_client(engines: Engines, tmp_path: Path) -> None:
+    with Talk(engines("llama"), tmp_path / "a") as talk:
+        first = send(talk, user("one"))
+        opened = talk.chat.opened
+        assert opened is not None
+        talk.chat._dropped = opened.answered[0].id
+        second = talk.say("two")
+        assert "one" not in read_by(talk), "it is left out, as a full context does"
+        send(talk, user("one"), assistant(first.reply), user("two"), assistant(second.reply), user("three"))
+        assert "one" in read_by(talk) and "three" in read_by(talk)
+
+
+def read_by(talk: Talk) -> str:
+    """What the engine holds, as text."""
+    piece = talk.engine.vocabulary.piece
+    return b"".join(piece(token) for token in talk.engine.tokens).decode(errors="replace")
+
+
 def test_A2_a_named_conversation_is_found_too(engines: Engines, tmp_path: Path) -> None:
     with Talk(engines("llama"), tmp_path / "a") as talk:
         talk.chat.start("mine")

@@ -38,7 +38,7 @@ def load_all() -> None:
 
 def load_commands(arguments: Sequence[str]) -> None:
     """Make known what these words need: their command, or of all of them no more than `--help` shows."""
-    first = arguments[0] if arguments else ""
+    first = next((word for word in arguments if word != "--"), "")
     if first in SUMMARIES:
         import_module(f".{first}", __package__)
         return
@@ -48,7 +48,8 @@ def load_commands(arguments: Sequence[str]) -> None:
 
 
 def _nothing() -> None:
-    """What stands for a command in the list of all."""
+    """What stands for a command in the list of all. Raises UsageProblem: to be run it would have been loaded."""
+    raise UsageProblem("that is no command", hint="strata --help")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
