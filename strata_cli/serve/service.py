@@ -24,6 +24,7 @@ from ..output import Mode
 from ..session import Session
 from .app import Service, make_app
 from .guard import App, is_loopback, read_key
+from .patience import PatientProtocol
 from .stopping import ServiceStop
 from .worker import Worker
 
@@ -106,7 +107,7 @@ class Server(uvicorn.Server):
             uvicorn.Config(
                 app,
                 loop="asyncio",
-                http="h11",
+                http=PatientProtocol,
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -72,7 +72,9 @@ def status_of(error: StrataError) -> Status:
 def error_body(error: StrataError) -> dict[str, Any]:
     """`{"error": {...}}`, as OpenAI's clients read it."""
     found = status_of(error)
-    message = f"{error.message} ({error.hint})" if error.hint else error.message
+    # What a command would do about a full context is not what a client can do.
+    hint = "send less, or start the service with a larger --ctx-size" if isinstance(error, ContextFull) else error.hint
+    message = f"{error.message} ({hint})" if hint else error.message
     param = error.param if isinstance(error, BadRequest) else None
     return {"error": {"message": message, "type": found.kind, "param": param, "code": found.code or error.code}}
 
