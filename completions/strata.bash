@@ -24,7 +24,7 @@ _strata() {
     local current=${COMP_WORDS[COMP_CWORD]} command=${COMP_WORDS[1]} wanted= options=
     COMPREPLY=()
     if (( COMP_CWORD == 1 )); then
-        _strata_offer '=run save restore inspect prune prefix bench config completion --help --version' "$current"
+        _strata_offer '=run save restore inspect prune prefix bench config serve completion --help --version' "$current"
         return
     fi
     case $command in
@@ -141,6 +141,25 @@ _strata() {
         'bench --cache-type-k') wanted='free' ;;
         'bench --cache-type-v') wanted='free' ;;
         'bench --flash-attn') wanted='=on off auto' ;;
+        'serve --host') wanted='free' ;;
+        'serve --port') wanted='free' ;;
+        'serve --api-key-file') wanted='files' ;;
+        'serve --queue') wanted='free' ;;
+        'serve --slot-dir') wanted='free' ;;
+        'serve -m'|'serve --model') wanted='models files' ;;
+        'serve --ctx-size') wanted='free' ;;
+        'serve --gpu-layers') wanted='free' ;;
+        'serve --split-mode') wanted='free' ;;
+        'serve --tensor-split') wanted='free' ;;
+        'serve --main-gpu') wanted='free' ;;
+        'serve --threads') wanted='free' ;;
+        'serve --batch-size') wanted='free' ;;
+        'serve --cache-type-k') wanted='free' ;;
+        'serve --cache-type-v') wanted='free' ;;
+        'serve --flash-attn') wanted='=on off auto' ;;
+        'serve --lora') wanted='files' ;;
+        'serve --rope-freq-base') wanted='free' ;;
+        'serve --rope-freq-scale') wanted='free' ;;
     esac
     if [[ -z $wanted && $current == -* ]]; then
         case $command in
@@ -160,6 +179,7 @@ _strata() {
             'config get') options='=--json -q --quiet -v --verbose -h --help' ;;
             'config set') options='=--json -q --quiet -v --verbose -h --help' ;;
             'config path') options='=--json -q --quiet -v --verbose -h --help' ;;
+            'serve') options='=--host --port --api-key-file --queue --slot-dir -y --yes -m --model --ctx-size --gpu-layers --split-mode --tensor-split --main-gpu --threads --batch-size --cache-type-k --cache-type-v --flash-attn --lora --rope-freq-base --rope-freq-scale --json -q --quiet -v --verbose -h --help' ;;
             'completion') options='=--json -q --quiet -v --verbose -h --help' ;;
         esac
         _strata_offer "$options" "$current"

@@ -1,4 +1,4 @@
-"""Draw the chart of docs/benchmarks.md from what `strata bench --json` printed.
+"""Draw the chart of docs/benchmarks.md from what `strata bench --json` printed, and print its table.
 
     python docs/benchmarks_chart.py docs/benchmarks.json docs/benchmarks.svg
 
@@ -74,9 +74,28 @@ def chart(data: Mapping[str, Any]) -> str:
     )
 
 
+def rows(data: Mapping[str, Any]) -> list[str]:
+    """The table of docs/benchmarks.md, in Markdown."""
+    lines = ["| | ratio | target | | spread | tokens | load | beside it |", "|---|---|---|---|---|---|---|---|"]
+    for result in data["results"]:
+        if result["ratio"] is None:
+            lines.append(f"| {result['id']} | skipped: {result['skipped']} | | | | | | |")
+            continue
+        sign = "≥" if result["better"] == "higher" else "≤"
+        target = "" if result["target"] is None else f"{sign} {float(result['target']):g}"
+        met = {True: "met", False: "**missed**", None: ""}[result["met"]]
+        beside = ", ".join(f"{name} {float(value):.4g}" for name, value in result["controls"].items())
+        spread = "" if result["spread"] is None else f"{float(result['spread']):.0%}"
+        cells = [result["id"], f"**{float(result['ratio']):.4g}**", target, met, spread, f"{result['tokens']:,}"]
+        lines.append("| " + " | ".join([*cells, f"{result['load']}", beside]) + " |")
+    return lines
+
+
 def main(source: str, target: str) -> None:
-    """Read the envelope, write the picture."""
-    Path(target).write_text(chart(json.loads(Path(source).read_text())["data"]), encoding="utf-8")
+    """Read the envelope, write the picture, print the table."""
+    data = json.loads(Path(source).read_text())["data"]
+    Path(target).write_text(chart(data), encoding="utf-8")
+    print("\n".join(rows(data)))
 
 
 if __name__ == "__main__":

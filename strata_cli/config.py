@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from .errors import NotFound, UsageProblem
+from .errors import NotFound, StrataError, UsageProblem
 from .files import Files, read_bytes
 from .places import Places, find_places
 from .settings import KEYS, MODEL_KEYS, MODEL_NAME, SECTIONS, Key, ModelSettings, Settings
@@ -57,23 +57,53 @@ class Config:
         return self.get(key).origin != "default"
 
 
-def load_config(environ: Mapping[str, str] = os.environ, files: Files | None = None) -> Config:
-    """Settings with their origins. Raises UsageProblem for a value or a file that cannot be understood."""
+def load_config(
+    environ: Mapping[str, str] = os.environ, files: Files | None = None, *, tolerant: bool = False
+) -> Config:
+    """Settings with their origins. Raises UsageProblem for a value or a file that cannot be understood.
+
+    `tolerant` is for the commands that mend it: what cannot be understood is a warning, and the default is in force.
+    """
     places = find_places(environ)
-    document = read_document(files or Files(), places.config_file)
+    faults: list[str] | None = [] if tolerant else None
+    document = _document(files or Files(), places.config_file, faults)
     where = str(places.config_file)
     settings, warnings = Settings(), _unknown_in_file(document, where) + _unknown_variables(environ)
     values: list[Value] = []
     for key in KEYS:
-        value, parsed = _in_force(key, environ, document, where)
+        value, parsed = _in_force(key, environ, document, where, faults)
         values.append(value)
         if value.origin != "default":
             settings = _with(settings, key, parsed)
-    models, model_values = _models(document, where)
-    return Config(places, replace(settings, models=models), (*values, *model_values), tuple(warnings))
+    models, model_values, incomplete = _models(document, where, faults)
+    told = (*warnings, *incomplete, *(faults or ()))
+    return Config(places, replace(settings, models=models), (*values, *model_values), told)
 
 
-def _in_force(key: Key, environ: Mapping[str, str], document: Mapping[str, Any], file: str) -> tuple[Value, Any]:
+def _document(files: Files, path: Path, faults: list[str] | None) -> dict[str, Any]:
+    try:
+        return read_document(files, path)
+    except StrataError as problem:
+        if faults is None:
+            raise
+        faults.append(problem.message)
+        return {}
+
+
+def _understood(key: Key, written: Any, where: str, faults: list[str] | None) -> tuple[Any, bool]:
+    """The typed value, and whether it could be made. Raises UsageProblem unless faults are collected."""
+    try:
+        return parse_value(key, written, where), True
+    except UsageProblem as problem:
+        if faults is None:
+            raise UsageProblem(problem.message, hint=problem.hint or "`strata config set` mends it") from None
+        faults.append(problem.message)
+        return None, False
+
+
+def _in_force(
+    key: Key, environ: Mapping[str, str], document: Mapping[str, Any], file: str, faults: list[str] | None
+) -> tuple[Value, Any]:
     section = document.get(key.section, {}) if key.section else document
     written: object
     # A variable that is set to nothing is one that is not set.
@@ -83,7 +113,10 @@ def _in_force(key: Key, environ: Mapping[str, str], document: Mapping[str, Any],
         origin, where, written = "file", file, section[key.name]
     else:
         origin, where, written = "default", "", key.written_default
-    parsed = parse_value(key, written, f"{where}: {key.full_name}" if origin == "file" else where)
+    parsed, is_good = _understood(key, written, f"{where}: {key.full_name}" if origin == "file" else where, faults)
+    if not is_good:
+        origin, where, written = "default", "", key.written_default
+        parsed = parse_value(key, written, where)
     if isinstance(parsed, Path):
         # Never relative to where the next command happens to run.
         parsed = Path(file).parent / parsed if origin == "file" else parsed.absolute()
@@ -122,25 +155,46 @@ def _with(settings: Settings, key: Key, parsed: Any) -> Settings:
     return replace(settings, **{key.section: section})
 
 
-def _models(document: Mapping[str, Any], file: str) -> tuple[dict[str, ModelSettings], list[Value]]:
+def _models(
+    document: Mapping[str, Any], file: str, faults: list[str] | None
+) -> tuple[dict[str, ModelSettings], list[Value], list[str]]:
+    """The models, their values, and a warning for each that says not, or twice, where its file is: it is left out."""
     models: dict[str, ModelSettings] = {}
     values: list[Value] = []
+    incomplete = []
     tables = document.get("models", {})
     for name, table in tables.items() if isinstance(tables, dict) else ():
         where = f"{file}: models.{name}"
         if not MODEL_NAME.fullmatch(name) or not isinstance(table, dict):
-            raise UsageProblem(f"{where} is not a table with a name of letters, digits, '.', '_' and '-'")
-        model = ModelSettings()
-        for key in (key for key in MODEL_KEYS if key.name in table):
-            parsed = parse_value(key, table[key.name], f"{where}.{key.name}")
-            if isinstance(parsed, Path):
-                parsed = Path(file).parent / parsed
-            model = replace(model, **{key.attribute: parsed})
-            values.append(_value(f"models.{name}.{key.name}", parsed, table[key.name], "file", file))
+            told = f"{where} is not a table with a name of letters, digits, '.', '_' and '-'"
+            if faults is None:
+                raise UsageProblem(told, hint="mend it by hand: `strata config path` says where")
+            faults.append(told)
+            continue
+        model, model_values = _model(name, table, file, faults)
+        values += model_values
         if (model.path is None) == (model.hf is None):
-            raise UsageProblem(f"{where} needs either `path` or `hf`")
-        models[name] = model
-    return models, values
+            incomplete.append(
+                f"{where} has {'both `path` and' if model.path else 'neither `path` nor'} `hf`: it is left out"
+            )
+        else:
+            models[name] = model
+    return models, values, incomplete
+
+
+def _model(
+    name: str, table: Mapping[str, Any], file: str, faults: list[str] | None
+) -> tuple[ModelSettings, list[Value]]:
+    model, values = ModelSettings(), []
+    for key in (key for key in MODEL_KEYS if key.name in table):
+        parsed, is_good = _understood(key, table[key.name], f"{file}: models.{name}.{key.name}", faults)
+        if not is_good:
+            continue
+        if isinstance(parsed, Path):
+            parsed = Path(file).parent / parsed
+        model = replace(model, **{key.attribute: parsed})
+        values.append(_value(f"models.{name}.{key.name}", parsed, table[key.name], "file", file))
+    return model, values
 
 
 def read_document(files: Files, path: Path) -> dict[str, Any]:
@@ -150,6 +204,8 @@ def read_document(files: Files, path: Path) -> dict[str, Any]:
         data = read_bytes(files, path.resolve(), FILE_LIMIT_BYTES)
     except NotFound:
         return {}
+    except RuntimeError:
+        raise UsageProblem(f"{str(path)!r} is a link that leads to itself", hint="mend it or move it away") from None
     import tomllib  # start-up is quicker for the many who have no file
 
     try:

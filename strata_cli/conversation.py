@@ -30,7 +30,12 @@ STRICT_CODES = {"bad", "identity", "foreign", "io", "permission", "no_room", "wi
 
 
 class Chat(Current):
-    """A conversation on an engine. One turn at a time."""
+    """A conversation on an engine. One turn at a time.
+
+    `restores` false: the turns to come use what the engine holds and nothing that is stored (A5).
+    """
+
+    restores = True
 
     def prompt_for(self, text: Said) -> Prompt:
         """The prompt of the next turn. Raises Refused where the template cannot say it."""
@@ -62,7 +67,7 @@ class Chat(Current):
             self.say(Notice("template", "; ".join(prompt.notes)))
         self.write_setup(opened, way)
         self._count(way, lambda: write_user_line(opened, self.engine, text, prompt))
-        begun = time.perf_counter()
+        begun, before = time.perf_counter(), self.keeper.unwritten()
         plan, restored, not_reused = self.restore(opened, way, watch, strict=strict)
         reply = Reply("", (), "interrupted")
         try:
@@ -78,7 +83,7 @@ class Chat(Current):
         except Cancelled:
             prompt_ms = (time.perf_counter() - begun) * 1000
         generate_ms = (time.perf_counter() - begun) * 1000 - prompt_ms
-        self._finish(opened, way, reply, watch)
+        self._finish(opened, way, reply, watch, before)
         if nearly_full(len(self.engine.tokens), plan.position, self.engine.context_tokens):
             held, room = len(self.engine.tokens), self.engine.context_tokens
             told = f"{held:,} of {room:,} tokens of the context are used; --on-full says what happens at the end"
@@ -191,7 +196,8 @@ class Chat(Current):
         usable = without_stray(agrees, prompt.root) if fresh else agrees
         live = Live(agrees, usable if self.engine.can_cut(usable) else 0)
         digest, memory = self.engine.identity.digest, self.engine.memory
-        stored = boundaries(self.keeper.shelf, digest, prompt.tokens, memory, limit, exclude=exclude)
+        shelf = self.keeper.shelf
+        stored = boundaries(shelf, digest, prompt.tokens, memory, limit, exclude=exclude) if self.restores else []
         stored = at_the_root(stored, prompt.root) if fresh else stored
         limits = Limits(self.policy.min_tokens, self.policy.n_min_tokens, self.policy.similarity)
         pins = {*(self.opened.head.pins if self.opened and self.opened.head else ()), self.root_of(prompt)}
@@ -288,11 +294,14 @@ class Chat(Current):
         """The root where it is long enough to keep, else 0."""
         return prompt.root if prompt.root >= max(1, self.policy.root_min_tokens) else 0
 
-    def _finish(self, opened: Opened, way: UnderWay, reply: Reply, watch: Watch) -> None:
+    def _finish(self, opened: Opened, way: UnderWay, reply: Reply, watch: Watch, before: frozenset[Path]) -> None:
         """Text first, then the state, then the head. A state that cannot be stored costs reading time later."""
         if not reply.tokens and reply.finish == "interrupted":
+            # Kept while the conversation is open: the same prompt, asked again, goes on from here.
+            self._before_cancelled = self._before_cancelled if self._before_cancelled is not None else before
             way.ticket.done.set()
             return
+        self._before_cancelled = None
         try:
             self._count(way, lambda: write_reply_line(opened, self.engine, way.prompt, reply))
         except StorageFailed as error:

@@ -6,10 +6,11 @@ Owns the open conversation and those that were left while their state is still b
 
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 from .engine import Engine
-from .errors import NoRoom
+from .errors import NoRoom, StorageFailed
 from .graft import graft
 from .head import StateRef
 from .keeper import Keeper
@@ -37,13 +38,15 @@ class Current:
     ) -> None:
         self.engine, self.store, self.policy, self.say = engine, store, policy, say
         self.remembered_model, self.remembered_options = remembered_model, remembered_options
-        self._today = self._day = day
+        self.today = self._day = day
         self.root_tokens = 0  # the root of the open conversation's last prompt; 0 where it is too short to keep
         self.prompter = Prompter(engine.vocabulary, engine.template)
         self.keeper = Keeper(engine, store, policy, say, model=remembered_model, options=remembered_options)
         self.opened: Opened | None = None
         self._left: dict[str, Opened] = {}
         self._warned: Opened | None = None  # whose state would be lost, and that was said
+        # What was captured before a prompt that was cancelled while it was read; None where none was.
+        self._before_cancelled: frozenset[Path] | None = None
         self._system: str | None = None
         self._tools: Sequence[Any] | None = None
         self._dropped: int | None = None  # the last line that is left out of a prompt that would not fit
@@ -68,7 +71,7 @@ class Current:
         self.leave_conversation()
         self.opened = opened
         self._system = self._tools = self._dropped = None
-        self._day = self._today
+        self._day = self.today
 
     def begin(self, settings: Mapping[str, Any], source: Log) -> None:
         """Go on from where a prefix ends: its system prompt, tools and date, and what was said in it.
@@ -76,7 +79,7 @@ class Current:
         Call `start` first. Raises StorageFailed.
         """
         self._system, self._tools = settings.get("system"), settings.get("tools")
-        self._day = day_of(settings) or self._today
+        self._day = day_of(settings) or self.today
         if source.branch():
             opened = self.open_for(next((line.message or {} for line in source.branch() if role(line) == "user"), ""))
             opened.take(graft(opened.log, source, self.store.clock()))
@@ -104,6 +107,10 @@ class Current:
         """System prompt and tools of the turns to come. Equal ones have no effect."""
         self._system, self._tools = text, tools
 
+    def leave_nothing_out(self) -> None:
+        """What a full context once left out is read again: the client says itself what the prompt is."""
+        self._dropped = None
+
     @property
     def day(self) -> date:
         """The day that templates are told."""
@@ -121,6 +128,7 @@ class Current:
     def check_leave(self) -> None:
         """Raises NoRoom, once, where what is held can be kept neither in memory nor on disk (A5)."""
         opened = self.opened
+        self._forget_cancelled()
         if opened is None or self._warned is opened or not self.keeper.is_stuck(opened):
             return
         self._warned = opened
@@ -132,15 +140,25 @@ class Current:
     def leave_conversation(self, *, release: bool = True) -> None:
         """Let go of what is open once all of it is written. Raises StorageFailed where text cannot be written."""
         opened, self.opened = self.opened, None
+        self._forget_cancelled()
         if opened is None:
             return
         if self._warned is opened:
             self.keeper.abandon(opened)
+            self._warned = None
+        # Those whose lock is given back can't be taken back: a process that runs for weeks must not keep their text.
+        self._left = {name: left for name, left in self._left.items() if left.lock is not None}
         if opened.name is not None:
             self._left[opened.name] = opened
         opened.leave()
         if release:
             self.keeper.when_written(opened.release)
+
+    def _forget_cancelled(self) -> None:
+        """What a cancelled prompt left captured belongs to no turn: nobody writes it, and nobody may wait for it."""
+        before, self._before_cancelled = self._before_cancelled, None
+        if before is not None:
+            self.keeper.take_back(before)
 
     def finish(self, hurried: Callable[[], bool] = lambda: False) -> None:
         """Leave: text first, then what is still only in memory, as long as the policy waits."""
@@ -150,7 +168,15 @@ class Current:
         finally:
             self.keeper.finish(hurried)
             for left in self._left.values():
-                left.release()
+                self._release(left)
+
+    def _release(self, left: Opened) -> None:
+        """Give a lock back, after a last try at text that the disk refused before."""
+        try:
+            left.write_lines()
+        except StorageFailed as error:
+            self.say(Notice("text", f"{left.name}: {error.message}", warning=True))
+        left.release()
 
     def close(self, hurried: Callable[[], bool] = lambda: False) -> None:
         """Leave, and free the engine."""

@@ -5,8 +5,9 @@
     ├── PartlyDone 3 partly           ├── NoRoom 15 no_room
     ├── NotFound 10 not_found         ├── Interrupted 130 interrupted
     ├── Locked 11 locked              ├── Terminated 143 terminated
-    ├── Bad 12 bad                    └── StorageFailed 1 io
-    └── Refused 13 refused                └── DiskFull 15 no_room (also a NoRoom)
+    ├── Bad 12 bad                    │   └── ContextFull 15 no_room
+    └── Refused 13 refused            └── StorageFailed 1 io
+                                          └── DiskFull 15 no_room (also a NoRoom)
 
 It owns no text: the raiser says what happened and where (`message`), and what to do next (`hint`).
 """
@@ -87,6 +88,10 @@ class NoRoom(StrataError):
 
     exit_code = 15
     code = "no_room"
+
+
+class ContextFull(NoRoom):
+    """The prompt leaves no room in the context for an answer."""
 
 
 class StorageFailed(StrataError):

@@ -164,12 +164,12 @@ def _to_stdout(data: Buffer) -> None:
 
 
 @contextmanager
-def replacing(path: Path, reserve_bytes: int) -> Iterator[tuple[int, Path]]:
+def replacing(path: Path, reserve_bytes: int, *, follow: bool = True) -> Iterator[tuple[int, Path]]:
     """A temporary of mode 0600 beside `path`, which takes its name when the block ends well. Raises StorageFailed.
 
-    A link is followed, since the user named it: the file that it points to is replaced.
+    A link is followed, where the user named it: the file that it points to is replaced. Else a link is refused.
     """
-    files, target = Files(), Path(os.path.realpath(path))
+    files, target = Files(), Path(os.path.realpath(path)) if follow else path
     _check_target(path, target)
     temporary = target.parent / f".{target.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.tmp"
     with storage_errors(path, f"write {reserve_bytes} bytes to"):

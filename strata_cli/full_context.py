@@ -5,7 +5,7 @@ Owns the sizes and which turns go. Who exchanges the context, and tells it, is `
 
 from collections.abc import Callable, Sequence
 
-from .errors import NoRoom
+from .errors import ContextFull, NoRoom
 from .log import Line
 from .opened import role
 
@@ -30,8 +30,8 @@ def larger_context(needed: int, now: int, trained: int) -> int:
     return min(rounded, trained) if trained else rounded
 
 
-def no_room(size: int, room: int) -> NoRoom:
-    return NoRoom(
+def no_room(size: int, room: int) -> ContextFull:
+    return ContextFull(
         f"the prompt has {size:,} tokens and the context {room:,}: no room for an answer",
         hint=f"--ctx-size {size + SPARE_TOKENS}, or --on-full grow",
     )

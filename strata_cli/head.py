@@ -201,7 +201,8 @@ def _as_kept(digest: str, state: dict[str, Any]) -> dict[str, Any]:
     if known is None and len(_known_identities) < 1000:
         known = _known_identities[digest] = identity
     return {
-        "identity": known if known == identity else identity,
+        # Equal is not the same: Python's 1 is also True and 1.0, and what is written back must be what was read.
+        "identity": known if known is identity or repr(known) == repr(identity) else identity,
         "segments": state["segments"],
         "parts": state["parts"],
         "tokens": state["tokens"],

@@ -5,6 +5,7 @@ the caller's to decide, after `cached` found nothing and `look` said what it wou
 huggingface_hub, lazily.
 """
 
+import errno
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .download import download
-from .errors import ModelUnavailable, StrataError, UsageProblem
+from .errors import DiskFull, ModelUnavailable, StrataError, UsageProblem
 from .gguf_parts import is_part, parts_refused
 from .sizes import format_bytes
 
@@ -170,10 +171,16 @@ def _faults(hub: Any, name: HubName) -> Iterator[None]:
         ) from error
     except hub.errors.RepositoryNotFoundError as error:
         raise ModelUnavailable(f"Hugging Face has no {name.repo}, or not for you", hint="hf auth login") from error
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DiskFull(f"{name}: {error.strerror}", hint="free some space; what has arrived is kept") from error
+        raise _unavailable(name, error) from error
     except Exception as error:
         # The library raises those of its HTTP client and of the operating system too.
-        reason = str(error).strip().splitlines()
-        raise ModelUnavailable(
-            f"{name}: {reason[0] if reason else type(error).__name__}",
-            hint="try again, or name a file with -m",
-        ) from error
+        raise _unavailable(name, error) from error
+
+
+def _unavailable(name: HubName, error: Exception) -> ModelUnavailable:
+    reason = str(error).strip().splitlines()
+    told = f"{name}: {reason[0] if reason else type(error).__name__}"
+    return ModelUnavailable(told, hint="try again, or name a file with -m")

@@ -37,6 +37,8 @@ def inspect_directory(store: Store, config: Config, out: Output, *, show_all: bo
     if facts.prefixes:
         shown, titles = prefix_rows(facts)
         out.table(titles, shown, right={1, 2, 3, 4}, spare=SPARE_OF_PREFIXES)
+    if not facts.conversations:
+        out.note("no conversation yet: `strata run` begins one")
     for line in counts_in_words(counts, facts):
         out.show(line)
     hidden = len(facts.conversations) - len(facts.conversations[:limit])
@@ -53,12 +55,12 @@ def counts_in_words(counts: Counts, facts: DirectoryFacts) -> list[str]:
     today = facts.now[:10]
     written = f"{format_bytes(counts.today(today))} written today, {format_bytes(counts.bytes_written)} in all"
     lines = [
-        f"since {counts.since[:10]}: parked {counts.parked:,} times, restored {counts.restored:,}, prefixes made "
+        f"since {counts.since[:10]}: parks {counts.parked:,}, restores {counts.restored:,}, prefixes made "
         f"{counts.prefixes:,}; {counts.tokens_reused:,} tokens reused, {counts.tokens_read:,} read; {written}"
     ]
     if counts.refusals:
         last = (counts.last_refusal or {}).get("message", "")
-        lines.append(f"refused {counts.refusals:,} times, bad files {counts.bad_files:,}; the last: {last}")
+        lines.append(f"refusals {counts.refusals:,}, bad files {counts.bad_files:,}; the last: {last}")
     return lines
 
 

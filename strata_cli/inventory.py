@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .directory import RECORD_KINDS
-from .errors import NotFound, StrataError
+from .errors import Bad, NotFound, StrataError
 from .files import Entry, read_bytes, storage_errors
 from .head import Head, files_of
 from .names import NAME
@@ -78,6 +78,11 @@ class Inventory:
     def total_bytes(self) -> int:
         loose = sum(each.bytes for each in (*self.temporaries, *self.quarantine))
         return self.text_bytes + sum(self.segments.values()) + self.stranger_bytes + loose
+
+    @property
+    def hides_names(self) -> bool:
+        """Whether a head could not be read that may name segments: one that is bad names none that count."""
+        return any(record.head is None and record.code not in (NotFound.code, Bad.code) for record in self.records)
 
     @property
     def knows_all(self) -> bool:

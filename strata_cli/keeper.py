@@ -191,14 +191,14 @@ class Keeper:
             return
         self._settle()
         known = {ref.file for ref in self.chain.parts}
-        before = {entry.path for entry in self.shelf.tier.unwritten()}
+        before = self.unwritten()
         try:
             self.chain, parked = self._parker.capture(
                 self.chain, opened.name, reason, rows=rows, end=end, root=root, between=self._write_through
             )
         except StrataError as error:
             ticket.parked = replace(ticket.parked, skipped="no_room" if isinstance(error, NoRoom) else "failed")
-            self._take_back(before)
+            self.take_back(before)
             self._tell_failure(error)
             return
         captured = {ref.file for ref in self.chain.parts} - known
@@ -225,8 +225,12 @@ class Keeper:
             with self._store.shared():
                 self._handover.write_now(unwritten)
 
-    def _take_back(self, before: Collection[Path]) -> None:
-        """A capture broke off: what it took is in no chain, and nobody writes it."""
+    def unwritten(self) -> frozenset[Path]:
+        """The files of what was captured and is not on the disk yet."""
+        return frozenset(entry.path for entry in self.shelf.tier.unwritten())
+
+    def take_back(self, before: Collection[Path]) -> None:
+        """Forget what was captured since then and nobody writes: a capture broke off, or a prompt was cancelled."""
         for entry in self.shelf.tier.unwritten():
             if entry.path not in before:
                 self.shelf.tier.drop(entry.path)

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from .asked import give
+from .call_text import call_of, split_calls
 from .conversation import Chat
 from .errors import StrataError, UsageProblem
 from .head import Head
 from .log import Line, Log
-from .names import key_of
+from .names import automatic_name, is_automatic, key_of
 from .opened import GIVEN
 from .prompt import content_text
 from .store import Store
@@ -24,8 +25,7 @@ Message = Mapping[str, Any]
 
 ROLES = {"system", "developer", "user", "assistant", "tool", "function"}
 SETTINGS = ("system", "developer")
-_REASONING = re.compile(r"<think>.*?(?:</think>|\Z)|\A.*?</think>", re.DOTALL)
-_CALL = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+_REASONING = re.compile(r"<think>.*?(?:</think>|\Z)|\A(?:(?!<think>).)*?</think>", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -55,13 +55,18 @@ def read_messages(text: str, where: str) -> tuple[Message, ...]:
         raise UsageProblem(f"{where}: not JSON: {error}") from None
     if isinstance(value, Mapping) and isinstance(value.get("messages"), list):
         value = value["messages"]
+    return checked_messages(value, where)
+
+
+def checked_messages(value: Any, where: str) -> tuple[Message, ...]:
+    """The same of what was read as JSON already."""
     if not isinstance(value, list) or not value:
         raise UsageProblem(f"{where}: not a list of messages", hint='[{"role": "user", "content": "hello"}]')
     return tuple(_message(each, number, where) for number, each in enumerate(value, 1))
 
 
 def _message(value: Any, number: int, where: str) -> Message:
-    if not isinstance(value, Mapping) or value.get("role") not in ROLES:
+    if not isinstance(value, Mapping) or not isinstance(value.get("role"), str) or value["role"] not in ROLES:
         raise UsageProblem(f"{where}: message {number} has no role that strata knows", hint=", ".join(sorted(ROLES)))
     if not isinstance(value.get("content"), str | list | None):
         raise UsageProblem(f"{where}: the content of message {number} is neither text nor a list of parts")
@@ -93,10 +98,12 @@ def as_history(messages: Sequence[Message], where: str) -> Incoming:
 
 def compared(message: Message) -> tuple[Any, ...]:
     """A message as far as it counts for A2: parts joined, outer white space trimmed, reasoning dropped, calls read."""
-    text = _REASONING.sub("", content_text(message)) if message.get("role") == "assistant" else content_text(message)
-    calls = [_call(each) for each in _calls_of(message)]
-    calls += [_call_text(found) for found in _CALL.findall(text)]
-    return message.get("role"), _CALL.sub("", text).strip(), calls
+    text, calls = content_text(message), [_call(each) for each in _calls_of(message)]
+    if message.get("role") == "assistant":
+        # Where calls stand by themselves, the text beside them has none.
+        text, calls = (text, calls) if calls else split_calls(text)
+        text = _REASONING.sub("", text)
+    return message.get("role"), text.strip(), calls
 
 
 def _calls_of(message: Message) -> Iterator[Any]:
@@ -105,26 +112,8 @@ def _calls_of(message: Message) -> Iterator[Any]:
 
 
 def _call(call: Any) -> Any:
-    """A call's name and arguments, read as JSON where they are text."""
-    function = call.get("function", call) if isinstance(call, Mapping) else {}
-    return _named(function) if isinstance(function, Mapping) else function
-
-
-def _named(function: Mapping[str, Any]) -> Any:
-    arguments = function.get("arguments", function.get("parameters"))
-    return function.get("name"), _read(arguments) if isinstance(arguments, str) else arguments
-
-
-def _call_text(text: str) -> Any:
-    found = _read(text)
-    return _named(found) if isinstance(found, Mapping) else found
-
-
-def _read(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text.strip()
+    """A call with its arguments read, or what stands in the place of one."""
+    return call_of(call) or call
 
 
 @dataclass(frozen=True)
@@ -139,7 +128,8 @@ class Continued:
 def kept_messages(log: Log, incoming: Incoming) -> int | None:
     """How many stored messages the incoming ones continue; None where the stored ones are not their beginning.
 
-    A last reply that the client leaves out is being regenerated: it is not kept.
+    A last reply that the client leaves out is being regenerated: it is not kept. Nor is one of which only the
+    beginning is stored: llama-server's files lack what was chosen last, and a stream may end before its reply does.
     """
     stored = [compared(line.message or {}) for line in log.branch()]
     sent = [compared(message) for message in incoming.all]
@@ -149,7 +139,16 @@ def kept_messages(log: Log, incoming: Incoming) -> int | None:
         return len(stored) - 1
     if stored == sent:
         return len(stored)
+    before = len(stored) - 1
+    if before > 0 and stored[:-1] == sent[:before] and len(sent) > before and _begins(stored[-1], sent[before]):
+        return before
     return None
+
+
+def _begins(stored: tuple[Any, ...], sent: tuple[Any, ...]) -> bool:
+    """Whether a stored reply is the beginning of one that was sent. Both as `compared` gives them."""
+    (role, text, calls), (sent_role, sent_text, _) = stored, sent
+    return role == sent_role == "assistant" and not calls and bool(text) and str(sent_text).startswith(text)
 
 
 def continued(store: Store, incoming: Incoming) -> Continued | None:
@@ -157,12 +156,25 @@ def continued(store: Store, incoming: Incoming) -> Continued | None:
     if not incoming.key or len(incoming.all) < 2:
         return None
     found = []
-    for head in store.heads():
-        if isinstance(head, Head) and head.key == incoming.key:
-            kept = _kept(store, head.name, incoming)
-            if kept is not None:
-                found.append(Continued(head.name, head, kept))
+    for head in _heads_with(store, incoming.key):
+        kept = _kept(store, head.name, incoming)
+        if kept is not None:
+            found.append(Continued(head.name, head, kept))
     return max(found, key=lambda each: (each.kept, each.head.last_turn if each.head else ""), default=None)
+
+
+def _heads_with(store: Store, key: str) -> Iterator[Head]:
+    """The heads of the conversations with this key. An automatic name tells its key: its head need not be read."""
+    own = automatic_name(key, 1)
+    for name in store.names():
+        if is_automatic(name) and name != own and not name.startswith(f"{own}-"):
+            continue
+        try:
+            head = store.read_head(name)
+        except StrataError:
+            continue
+        if head.key == key:
+            yield head
 
 
 def _kept(store: Store, name: str, incoming: Incoming) -> int | None:
@@ -211,9 +223,17 @@ def take_in(chat: Chat, incoming: Incoming, kept: int) -> None:
     if kept > past and GIVEN in branch[past].marks:
         kept = past  # it stands there as history, and now it is said
     given = incoming.history[min(kept, past) :]
-    answered = len(chat.opened.answered) if chat.opened else 0
+    again = []
+    if 0 < kept <= past and _waits(branch[kept - 1]):
+        # A line that waits for its reply is none of the history yet, and something else is said now: it is given again.
+        kept -= 1
+        again = [branch[kept].message or {}]
     if kept < len(branch):
-        give(chat, given, after=branch[kept - 1].id if kept else None, back=True)
+        give(chat, [*again, *given], after=branch[kept - 1].id if kept else None, back=True)
     elif given:
-        # A last line that waits for its reply is none of the history yet: it is said again before what follows.
-        give(chat, [*(line.message or {} for line in branch[answered:]), *given])
+        give(chat, given)
+    chat.leave_nothing_out()
+
+
+def _waits(line: Line) -> bool:
+    return (line.message or {}).get("role") != "assistant" and GIVEN not in line.marks

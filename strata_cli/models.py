@@ -66,7 +66,13 @@ def _named(name: str, settings: Settings, origin: str) -> ModelChoice:
         return ModelChoice(known.path.expanduser(), origin, known)
     if known is not None and known.hf is not None:
         return ModelChoice(Path(), origin, known, parse_hub_name(known.hf))
-    return ModelChoice(Path(name).expanduser().absolute(), origin)
+    path = Path(name).expanduser().absolute()
+    if not os.path.exists(path):
+        aliases = f"; the models that have names here: {', '.join(sorted(settings.models))}" if settings.models else ""
+        where = "" if origin == "flag" else ": it is what the setting `model` says"
+        alias = "" if os.sep in name else ", and no model of that name"
+        raise ModelUnavailable(f"{path}: no such file{alias}{where}", hint=f"give a GGUF file with -m{aliases}")
+    return ModelChoice(path, origin)
 
 
 def demo_model() -> Path | None:

@@ -19,8 +19,8 @@ def check_name(text: str) -> str:
     """The name itself. Raises UsageProblem, before anything is touched, for what is none."""
     if NAME.fullmatch(text):
         return text
-    shown = ascii(text if len(text) <= 80 else text[:79] + "…")
-    rule = "1 to 64 letters, digits, '.', '_' or '-', beginning with a letter or digit"
+    shown = repr(text if len(text) <= 80 else text[:79] + "…")
+    rule = "1 to 64 of A-Z, a-z, 0-9, '.', '_' and '-', and begins with a letter or digit"
     raise UsageProblem(f"{shown} cannot be a name", hint=f"a name has {rule}")
 
 

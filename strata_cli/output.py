@@ -105,6 +105,7 @@ class Output:
         self._colour = self.cursor_moves and not environ.get("NO_COLOR")
         self._monotonic = monotonic
         self.streams_tokens = True
+        self.tells_events = False  # in JSON, notes and warnings as events, for what runs without an end
         self._warnings: list[str] = []
         self._answer = SafeStream()
         self._blocks: Blocks | None = None
@@ -258,6 +259,8 @@ class Output:
         """One line about what was done, for people only."""
         if self.mode is Mode.HUMAN:
             self._tell(text)
+        elif self.tells_events:
+            self.event("note", text=text)
 
     def aside(self, text: str) -> None:
         """Lines of foreign text on stderr, for somebody at a terminal only; made harmless."""
@@ -274,7 +277,9 @@ class Output:
     def warning(self, text: str) -> None:
         """One line about what went wrong without stopping the command; collected for the envelope in JSON."""
         with self._lock:
-            if self.mode is Mode.JSON:
+            if self.mode is Mode.JSON and self.tells_events:
+                self.event("warning", text=text)
+            elif self.mode is Mode.JSON:
                 self._warnings.append(text)
             else:
                 self._tell(text)

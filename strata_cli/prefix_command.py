@@ -120,7 +120,10 @@ def list_all(store: Store, out: Output) -> int:
     """One row for each prefix, as `inspect` shows them."""
     facts = scan(store, now_iso=store.clock())
     rows, titles = prefix_rows(facts)
-    out.table(titles, rows, right={1, 2, 3, 4}, spare=SPARE_OF_PREFIXES)
+    if rows:
+        out.table(titles, rows, right={1, 2, 3, 4}, spare=SPARE_OF_PREFIXES)
+    else:
+        out.note("no prefix yet: `strata prefix add NAME --system-file FILE` reads one")
     out.ids([each.name for each in facts.prefixes])
     return out.finish({"prefixes": [each.as_json() for each in facts.prefixes]})
 

@@ -3,7 +3,8 @@
 Owns reading up to that place and keeping it, once, before the turn is read. What a prefix is on disk is `prefix`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from .conversation import Chat
@@ -24,25 +25,58 @@ def keep_marked(session: Session, chat: Chat, messages: Sequence[Mapping[str, An
     Only where the engine holds nothing yet: what it holds otherwise belongs to a conversation.
     """
     marked = max((number for number, each in enumerate(messages, 1) if each.get(MARK)), default=0)
-    if not marked or not chat.policy.save or chat.engine.tokens:
+    if marked and not chat.engine.tokens:
+        keep_opening(session, chat, messages[:marked])
+
+
+def keep_opening(
+    session: Session, chat: Chat, messages: Sequence[Mapping[str, Any]], free: Callable[[], bool] = lambda: True
+) -> None:
+    """Keep the place after these messages as an unpinned prefix, unless it is kept already. Never raises.
+
+    `free` is asked before the engine is emptied for it: false where what it holds is needed. It holds nothing then.
+    """
+    if not chat.policy.save:
         return
     try:
-        _keep(session, chat, messages[:marked])
+        place = _place(session, chat, messages)
+        if place is None or not free():
+            return
+        _empty(chat)
+        _keep(session, chat, messages, place)
     except Cancelled:
         pass
     except StrataError as error:
         session.out.warning(f"the marked message is not kept as a prefix: {error.message}")
+    _empty(chat)
+
+
+def _empty(chat: Chat) -> None:
     chat.engine.clear()
+    chat.keeper.stands_on_nothing(foreign_for=None)
 
 
-def _keep(session: Session, chat: Chat, messages: Sequence[Mapping[str, Any]]) -> None:
-    store, engine, identity = session.store, chat.engine, chat.engine.identity
+@dataclass(frozen=True)
+class Place:
+    """Where an opening ends, and the name of the prefix that is kept there."""
+
+    name: str
+    tokens: Sequence[int]
+
+
+def _place(session: Session, chat: Chat, messages: Sequence[Mapping[str, Any]]) -> Place | None:
+    """None where it is kept already, or cannot be. Raises Refused."""
     opening = [Entry({"role": "system", "content": chat.system})] if chat.system else []
     opening += [Entry(message) for message in messages]
     tokens = chat.prompter.opening_tokens(opening, tools=chat.tools, day=chat.day)
-    name = name_of("mark", identity.digest, tokens)
-    if not tokens or len(tokens) >= engine.context_tokens or name in store.names(KIND):
-        return
+    name = name_of("mark", chat.engine.identity.digest, tokens)
+    if not tokens or len(tokens) >= chat.engine.context_tokens or name in session.store.names(KIND):
+        return None
+    return Place(name, tokens)
+
+
+def _keep(session: Session, chat: Chat, messages: Sequence[Mapping[str, Any]], place: Place) -> None:
+    store, engine, tokens = session.store, chat.engine, place.tokens
     settings: dict[str, Any] = {"date": chat.day.isoformat(), "template": engine.template.origin}
     settings |= {"system": chat.system} if chat.system else {}
     settings |= {"tools": list(chat.tools)} if chat.tools else {}
@@ -50,6 +84,6 @@ def _keep(session: Session, chat: Chat, messages: Sequence[Mapping[str, Any]]) -
     store.prepare()
     with session.stop.deferring(), store.shared():
         state, parked, known = read_opening(engine, store, tokens, cancelled=session.stop.cancelled)
-        stored = Stored(identity.digest.hex(), state, chat.remembered_model, chat.remembered_options)
-        written = write_prefix(store, name, Opening(settings, lines), stored, pinned=False)
+        stored = Stored(engine.identity.digest.hex(), state, chat.remembered_model, chat.remembered_options)
+        written = write_prefix(store, place.name, Opening(settings, lines), stored, pinned=False)
     session.housekeeper.count_prefix(parked, written, known, len(tokens) - known)

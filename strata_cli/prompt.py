@@ -20,7 +20,7 @@ from .engine import Message, Template, Vocabulary
 from .errors import Refused
 
 ROOT_PROBES = ("a", "\n\nB", " 1", "<")  # texts whose common beginning is what no user text changes
-CACHED_TEXTS = 4096
+CACHED_TEXTS, CACHED_ROOTS = 4096, 64
 TOOLS = -1  # the "message" of a slot that stands in the description of a tool
 
 
@@ -97,19 +97,20 @@ class Prompter:
     def build(self, entries: Sequence[Entry], *, tools: Sequence[Any] | None = None, day: date) -> Prompt:
         """The prompt that asks for the reply after `entries`. Raises Refused where the template cannot say it."""
         messages, notes = self._speakable([entry.message for entry in entries], tools, day)
-        folded = [Entry(m, e.tokens) for m, e in zip(messages, entries[len(entries) - len(messages) :], strict=True)]
+        folded = with_tokens(messages, [entry.tokens for entry in entries])
         asked = self._render(folded, tools, day, generation=True)
         tokens, starts, rewritten = self._assemble(asked, folded)
         closed, _, _ = self._assemble(self._render(folded, tools, day, generation=False), folded)
         boundary = max(0, min(common(tokens, closed), len(tokens) - 1))
         root = min(common(tokens, self._root(folded, tools, day)), boundary)
         shift = len(entries) - len(messages)
+        starts = (0,) * shift + starts[max(0, -shift) :]
         return Prompt(
             tokens=tuple(tokens),
             boundary=boundary,
             root=root,
-            starts=(0,) * shift + starts,
-            rewritten=None if rewritten is None else rewritten + shift,
+            starts=starts,
+            rewritten=None if rewritten is None or rewritten + shift < 0 else rewritten + shift,
             notes=notes,
         )
 
@@ -118,8 +119,7 @@ class Prompter:
         asked = bool(entries) and entries[-1].message.get("role") in ("user", "tool")
         probe = {"role": "assistant" if asked else "user", "content": "a"}
         messages, _ = self._speakable([*(e.message for e in entries), probe], tools, day)
-        kept = [*(e.tokens for e in entries), None][len(entries) + 1 - len(messages) :]
-        folded = [Entry(message, tokens) for message, tokens in zip(messages, kept, strict=True)]
+        folded = with_tokens(messages, [*(e.tokens for e in entries), None])
         return self._root(folded, tools, day, at=len(folded) - 1)
 
     # -- templates that lack something
@@ -257,7 +257,8 @@ class Prompter:
         opening = [(entry.message, entry.tokens) for entry in entries[:first]]
         folded, role = entries[first].message.get("folded", ""), entries[first].message["role"]
         key = json.dumps([opening, folded, role, tools, day.isoformat()], sort_keys=True, default=str).encode()
-        if key not in self._roots:
+        found = self._roots.get(key)
+        if found is None:
             probes = [
                 self._assemble(
                     self._render(
@@ -271,8 +272,17 @@ class Prompter:
                 for probe in ROOT_PROBES
             ]
             length = min(common(probes[0], probe) for probe in probes[1:])
-            self._roots[key] = tuple(probes[0][:length])
-        return self._roots[key]
+            found = tuple(probes[0][:length])
+            # Openings that differ each time, by the hour in a system prompt, must not pile up.
+            self._roots = {**dict(list(self._roots.items())[1 - CACHED_ROOTS :]), key: found}
+        return found
+
+
+def with_tokens(messages: Sequence[Message], tokens: Sequence[tuple[int, ...] | None]) -> list[Entry]:
+    """Messages as entries, each with its own tokens: a system text may have gone, or come, at the front."""
+    missing = len(messages) - len(tokens)
+    kept = [*[None] * missing, *tokens] if missing > 0 else tokens[-missing:]
+    return [Entry(message, own) for message, own in zip(messages, kept, strict=True)]
 
 
 def fold_system(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from .inventory import Inventory, Record, uncollected
-from .prune_plan import Item, Kept, PrunePlan, is_pinned, price, priced, users_of
+from .prune_plan import Item, Kept, PrunePlan, is_pinned, possible_users_of, price, priced
 from .sizes import format_age, format_bytes, format_span
 
 UNUSED_MODEL_S = 30 * 86400  # state of a model that is absent is given up after this long without a use
@@ -110,7 +110,7 @@ class _Sheet:
     gone: set[tuple[str, str]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.users = users_of(self.inventory)
+        self.users = possible_users_of(self.inventory)
         self.may_be_over = self.is_over
         self.records = {(record.kind, record.name): record for record in self.inventory.records}
         whys = ((key, self._why_fixed(record)) for key, record in self.records.items())

@@ -93,6 +93,14 @@ def users_of(inventory: Inventory) -> Counter[str]:
     return Counter(chain.from_iterable(map(set, (record.files for record in inventory.records))))
 
 
+def possible_users_of(inventory: Inventory) -> Counter[str]:
+    """The same, where somebody whose head could not be read may name any of them: then none of them goes."""
+    users = users_of(inventory)
+    if inventory.hides_names:
+        users.update(inventory.segments.keys())
+    return users
+
+
 def let_go(files: Iterable[str], users: Counter[str]) -> list[str]:
     """Strike out one user of each file; returns those that nobody names any more."""
     free = []
@@ -160,7 +168,7 @@ def priced(items: Iterable[Item], inventory: Inventory) -> Iterator[Item]:
 
     What needs no room to be removed comes first: on a full disk a shorter head has then a place to be written.
     """
-    users = users_of(inventory)
+    users = possible_users_of(inventory)
     records = {(record.kind, record.name): record for record in inventory.records}
     for item in sorted(items, key=lambda each: EXECUTION_ORDER.index(each.what)):
         if item.what in ("conversation", "prefix", "state"):

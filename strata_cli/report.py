@@ -121,7 +121,7 @@ def _facts(record: Record, users: Counter[str], seen: Inventory, here: Here) -> 
 
 def why_not(head: Head, on_disk: Collection[str], here: Here) -> str | None:
     """Why no state of this conversation can be used as it stands; None where the model, once loaded, can use it."""
-    states = _states_as_stored(head)
+    states = [state for state in _states_as_stored(head) if state["segments"] or state["parts"]]
     if not states:
         return NO_STATE
     path = str(head.model.get("path") or "")

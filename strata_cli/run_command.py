@@ -139,6 +139,8 @@ def prompt_text(words: tuple[str, ...], stdin: TextIO | None, out: Output) -> st
         text = prompts[0]
     else:
         read = read_all(stdin)
+        if prompts and not read.strip():
+            out.warning("standard input was empty: PROMPT goes alone")
         text = "\n\n".join([read.rstrip("\n"), *prompts]) if read.strip() else "".join(prompts)
     if not text.strip():
         raise UsageProblem("the prompt is empty", hint='strata run "your question"')
@@ -293,7 +295,11 @@ def watched_turn(chat: Chat, text: Said, reply: ReplyOptions, session: Session, 
         had_state = chat.has_state
         result = chat.turn(text, reply, watch, strict=strict)
         session.turn_over(chat, result, had_state=had_state)
-        return result
+    if result.finish == "length":
+        full = len(chat.engine.tokens) + 1 >= chat.engine.context_tokens
+        limit = "the context is full" if full else f"{len(result.reply_tokens):,} tokens, as -n says"
+        out.note(f"the answer was cut off: {limit}")
+    return result
 
 
 def show_plan(chat: Chat, text: Said, out: Output) -> int:

@@ -4,23 +4,22 @@ Owns the order of things and what is printed. Both load a model: llama.cpp's fil
 it but shapes says whose. What is checked is `slots`.
 """
 
-import os
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
 from .asked import absorb, adopt
 from .engine import EngineOptions
-from .errors import Bad, DiskFull, Refused, UsageProblem
-from .file_transfer import first_bytes, replacing
-from .files import storage_errors
+from .errors import Bad, Refused, UsageProblem
+from .file_transfer import first_bytes
 from .foreign import Foreign
 from .names import check_name
 from .reception import Wish
 from .session import Session
 from .sizes import format_bytes
-from .slot_file import SlotFile, file_digest, is_slot_file
-from .slots import Slot, examine, trailer_for
+from .slot_file import SlotFile, is_slot_file
+from .slot_writing import write_slot_file
+from .slots import Slot, examine
 from .snapshot import check_replaceable, head_from_text, read_conversation, write_conversation
 from .snapshot_command import SaveRequest, finish, source_name
 from .tier import available_bytes
@@ -45,36 +44,16 @@ def save_llama(request: SaveRequest, session: Session) -> int:
     with stop.deferring(), out.progress("reading", 1, "tokens") as update:
         prompt, plan, _ = absorb(chat, Watch(progress=update, cancelled=stop.cancelled))
         stop.check()
-        with replacing(path, 0) as (fd, temporary):
-            _check_room(path, sum(each.size_bytes for each in plan.steps))
-            body = chat.engine.save_file(temporary)
-            trailer = trailer_for(store, head, log, chat.engine, body, _digest(temporary, body))
-            with storage_errors(path, "write to"):
-                os.pwrite(fd, trailer, body)
+        wanted_bytes = sum(each.size_bytes for each in plan.steps)
+        written = write_slot_file(path, chat.engine, store, (head, log), wanted_bytes)
     identity = chat.engine.identity.short
     session.close_chat()
-    written = body + len(trailer)
     rows = tuple(Row(s.action, s.tokens, s.size_bytes, s.source, s.reason, s.start, s.end) for s in plan.steps)
     done = Transfer(
         name, request.output, len(prompt.tokens), head.turns, 1, written, written, identity, True, None, rows
     )
     out.note(f"saved {done.tokens:,} tokens ({format_bytes(written)}) of {name} to {path} for llama-server")
     return finish(done, out, plan=False)
-
-
-def _check_room(path: Path, wanted_bytes: int) -> None:
-    facts = os.statvfs(Path(os.path.realpath(path)).parent)
-    free = facts.f_bavail * facts.f_frsize
-    if wanted_bytes > free:
-        raise DiskFull(f"{path} takes about {wanted_bytes:,} bytes and {free:,} are free", hint="free some space")
-
-
-def _digest(path: Path, body_bytes: int) -> str:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return file_digest(fd, body_bytes)
-    finally:
-        os.close(fd)
 
 
 def restore_slot(source: str, wish: Wish, session: Session, day: date) -> int:

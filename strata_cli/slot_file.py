@@ -82,12 +82,15 @@ def token_list(data: bytes) -> "array[int]":
 class SlotFile:
     """An open sequence file, mapped privately: `state` can be given a prefix without touching the file."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises NotFound, StorageFailed, Bad for a malformed head, Refused for another version or media."""
+    def __init__(self, path: Path, *, follow: bool = True) -> None:
+        """Raises NotFound, StorageFailed, Bad for a malformed head, Refused for another version or media.
+
+        `follow` false: a link is refused, also where it leads to a good file.
+        """
         self.path = path
         self._map: mmap.mmap | None = None
         with storage_errors(path, "open"):
-            fd = Files().open(Path(os.path.realpath(path)))
+            fd = Files().open(Path(os.path.realpath(path)) if follow else path)
         try:
             with storage_errors(path, "read"):
                 self.size = os.fstat(fd).st_size

@@ -12,7 +12,7 @@ from blake3 import blake3
 
 from .conversation import Chat
 from .engine import Engine
-from .errors import Bad, NoRoom
+from .errors import Bad, ContextFull, Refused
 from .foreign import strange_setting
 from .graft import branch_lines
 from .head import Head
@@ -42,17 +42,17 @@ class Slot:
     differs: tuple[str, ...]
 
 
-def examine(file: SlotFile, chat: Chat, store: Store, day: date) -> Slot:
+def examine(file: SlotFile, chat: Chat, store: Store, day: date, *, talk: bool = True) -> Slot:
     """Check all of a file that can be checked, before the engine sees a byte.
 
     Raises Bad for a malformed one, Refused where its state or its tokens are not this model's, NoRoom where the
-    context is too small.
+    context is too small. `talk` false: tokens that say no conversation are taken, with an empty log.
     """
     engine, tokens = chat.engine, tuple(file.tokens)
     if max(tokens) >= len(engine.vocabulary):
         raise Bad(f"{file.path.name}: token {max(tokens)} is none of this model's {len(engine.vocabulary):,} tokens")
     if len(tokens) >= engine.context_tokens:
-        raise NoRoom(
+        raise ContextFull(
             f"{file.path.name}: {len(tokens):,} tokens, and the context has {engine.context_tokens:,}",
             hint=f"--ctx-size {len(tokens) + 1024}",
         )
@@ -60,8 +60,17 @@ def examine(file: SlotFile, chat: Chat, store: Store, day: date) -> Slot:
         state_bytes = engine.check_state(state, 0, len(tokens), whole=True)
     trailer = file.trailer(state_bytes)
     if trailer is None:
-        return Slot(None, tokens, _from_tokens(tokens, chat, day), state_bytes, False, False, ())
+        return Slot(None, tokens, _said_in(tokens, chat, day, talk=talk), state_bytes, False, False, ())
     return _with_trailer(file, trailer, engine, store, tokens, state_bytes)
+
+
+def _said_in(tokens: Sequence[int], chat: Chat, day: date, *, talk: bool) -> Log:
+    try:
+        return _from_tokens(tokens, chat, day)
+    except Refused:
+        if talk:
+            raise
+        return Log()
 
 
 def _from_tokens(tokens: Sequence[int], chat: Chat, day: date) -> Log:

@@ -132,7 +132,8 @@ def finish(done: Transfer, out: Output, *, plan: bool) -> int:
     """Print what was done, or would be; returns the exit status."""
     if plan:
         show_plan(done, out)
-    out.ids([done.name])
+    if done.file != STDIO:  # standard output is the archive then, and nothing else
+        out.ids([done.name])
     return out.finish(done.as_json())
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from .errors import Locked, StrataError
 from .inventory import Inventory, Record
-from .prune_plan import Item, PrunePlan, files_let_go, let_go, stripped, users_of
+from .prune_plan import Item, PrunePlan, files_let_go, let_go, possible_users_of, stripped
 from .removal import remove_branches, remove_file, remove_record, remove_segments, replace_state
 from .store import Store
 
@@ -50,7 +50,7 @@ def sweep(
 class _Sweep:
     def __init__(self, store: Store, inventory: Inventory, held: frozenset[str]) -> None:
         self.store, self.held = store, held
-        self.users: Counter[str] = users_of(inventory)
+        self.users: Counter[str] = possible_users_of(inventory)
         self.records = {(record.kind, record.name): record for record in inventory.records}
 
     def run(self, plan: PrunePlan, enough: Callable[[], bool]) -> Swept:

@@ -87,13 +87,33 @@ def test_nonsense_is_refused_and_names_its_variable(home: Path, variable: str, t
 @pytest.mark.parametrize(
     "toml",
     ["ctx_size = true", "ctx_size = 1.5", 'auto_sessions = {enabled = 1.5}', "model = 3",
-     "store = {state_dir = []}", "[models.x]\nflash_attn = 3\npath='a'", "[models.x]\nctx_size = 3", 
-     "[models.x]\npath='a'\nhf='o/r'", "[models]\n'../x' = {path = 'a'}", "= nonsense",
-     "[models.x]\npath='a'\ntensor_split=[0, 0]", 'store = {similarity = []}'],
+     "store = {state_dir = []}", "[models.x]\nflash_attn = 3\npath='a'", "[models]\n'../x' = {path = 'a'}",
+     "= nonsense", "[models.x]\npath='a'\ntensor_split=[0, 0]", 'store = {similarity = []}'],
 )  # fmt: skip
 def test_nonsense_in_the_file_is_refused_and_names_the_file(home: Path, toml: str) -> None:
     with pytest.raises(UsageProblem, match=r"config\.toml"):
         load(home, toml)
+
+
+@pytest.mark.parametrize(
+    ("table", "what"), [("ctx_size = 3", "neither `path` nor `hf`"), ("path='a'\nhf='o/r'", "both `path` and `hf`")]
+)
+def test_a_model_that_says_not_where_it_is_is_left_out_and_told(home: Path, table: str, what: str) -> None:
+    """One half-written alias must not keep every command from working."""
+    found = load(home, f"threads = 2\n[models.x]\n{table}\n[models.y]\npath = 'y.gguf'")
+    assert set(found.settings.models) == {"y"} and found.settings.threads == 2
+    assert len(found.warnings) == 1 and what in found.warnings[0] and "models.x" in found.warnings[0]
+
+
+def test_what_mends_a_file_can_read_it(home: Path) -> None:
+    toml = "threads = 'many'\nctx_size = 512\n[models.x]\npath='a'\nflash_attn = 3"
+    with pytest.raises(UsageProblem, match="threads"):
+        load(home, toml)
+    found = load_config({"STRATA_HOME": str(home)}, tolerant=True)
+    assert (found.settings.threads, found.settings.ctx_size) == (None, 512)
+    assert found.get("threads").origin == "default" and len(found.warnings) == 2
+    (home / "config.toml").write_text("= nonsense")
+    assert len(load_config({"STRATA_HOME": str(home)}, tolerant=True).warnings) == 1
 
 
 def test_a_file_that_is_no_text_is_refused_in_one_line(home: Path) -> None:

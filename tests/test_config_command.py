@@ -92,3 +92,19 @@ def test_a_model_that_was_typed_relative_means_the_same_from_everywhere(cli: Str
     for text in ("hf:o/r:f.gguf", "b"):
         cli("config", "set", "model", text, code=0)
         assert cli("config", "get", "model", code=0).stdout == f"{text}\n"
+
+
+def test_whatever_set_wrote_set_can_mend(cli: Strata) -> None:
+    """The documented way to take an option out leaves an alias without a file, in either order."""
+    cli("config", "set", "models.big.ctx_size", "4096", code=0)
+    cli("config", "set", "models.big.path", "/models/big.gguf", code=0)
+    cli("config", "set", "models.big.path", "none", code=0)
+    assert "models.big has neither" in cli("inspect", code=0).stderr
+    assert cli("config", "get", "models.big.ctx_size", code=0).stdout == "4096\n"
+    cli("config", "set", "models.big.ctx_size", "none", code=0)
+    (cli.home / "config.toml").write_text('threads = "many"\n')
+    assert "config set" in cli("inspect", code=2).stderr
+    assert cli("config", "path", code=0).stdout.strip() == str(cli.home / "config.toml")
+    assert "threads" in cli("config", "list", code=0).stderr
+    cli("config", "set", "threads", "2", code=0)
+    assert cli("inspect", code=0).stderr.count("threads") == 0

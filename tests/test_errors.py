@@ -14,6 +14,7 @@ EXPECTED = {
     "Refused": (13, "refused"),
     "ModelUnavailable": (14, "model"),
     "NoRoom": (15, "no_room"),
+    "ContextFull": (15, "no_room"),
     "StorageFailed": (1, "io"),
     "DiskFull": (15, "no_room"),
     "Interrupted": (130, "interrupted"),

@@ -13,7 +13,7 @@ from turns import Forked, fork_server, forked  # noqa: F401
 
 from strata_cli.errors import Refused, UsageProblem
 from strata_cli.log import Line, Log
-from strata_cli.messages import Incoming, compared, continued, kept_messages, read_messages, split, take_in
+from strata_cli.messages import Incoming, compared, continued, kept_messages, named, read_messages, split, take_in
 from strata_cli.names import key_of
 
 
@@ -105,6 +105,8 @@ def test_A2_different_messages(one: dict[str, Any], other: dict[str, Any]) -> No
         ([user("1"), assistant("2"), user("3")], 3),  # the last reply is being regenerated
         ([user("1"), assistant("2"), user("other")], None),
         ([user("1"), assistant("other"), user("3"), assistant("4"), user("5")], None),
+        ([user("1"), assistant("2"), user("3"), assistant("4 and more"), user("5")], 3),  # its beginning was stored
+        ([user("1"), assistant("2"), user("3"), assistant("5"), user("6")], None),
         ([user("1")], None),
     ],
 )
@@ -183,6 +185,69 @@ def test_A2_another_history_is_another_conversation_and_state_is_found_all_the_s
         assert other.conversation == f"auto-{key_of('one')}-2"
         assert other.reused_tokens >= first.prompt_tokens
         assert len(talk.store.read_log(first.conversation).branch()) == 4
+
+
+@pytest.mark.parametrize("reply", ["more", "another"])
+def test_A2_a_reply_that_the_client_knows_otherwise_keeps_the_line_that_it_answers(
+    reply: str, engines: Engines, tmp_path: Path
+) -> None:
+    """One that goes on beyond what is stored is taken for the stored one; any other with `--replace`."""
+    with Talk(engines("llama"), tmp_path / "a") as talk:
+        first = send(talk, user("one"))
+        second = send(talk, user("one"), assistant(first.reply), user("two"))
+        told = f"{second.reply.strip()} and more" if reply == "more" else "Something else."
+        sent = [user("one"), assistant(first.reply), user("two"), assistant(told), user("three")]
+        name = str(first.conversation)
+        where = continued(talk.store, incoming(*sent))
+        if reply == "more":
+            assert where is not None and where.name == name
+        else:
+            assert where is None
+            where = named(talk.store, name, incoming(*sent), talk.store.read_head(name), replace=True)
+            assert where is not None
+        talk.chat.leave_conversation()
+        talk.chat.open(name)
+        take_in(talk.chat, incoming(*sent), where.kept)
+        third = talk.say(sent[-1])  # type: ignore[arg-type]
+        log = talk.store.read_log(name)
+        said = [(line.message or {})["content"] for line in log.branch()]
+    assert said == [*(message["content"] for message in sent), third.reply]
+    assert third.reused_tokens >= second.prompt_tokens - 1, "all that both say is reused"
+
+
+def test_A2_a_line_that_waits_for_its_reply_stays_when_another_is_said(engines: Engines, tmp_path: Path) -> None:
+    """A client gives a request up while its prompt is read, and sends the question along with the next one."""
+    with Talk(engines("llama"), tmp_path / "a") as talk:
+        first = send(talk, user("one"))
+        name, history = str(first.conversation), [user("one"), assistant(first.reply)]
+        opened = talk.chat.opened
+        assert opened is not None
+        opened.append(parent=opened.answered[-1].id, kind="message", message=user("two, which waits"))
+        sent = [*history, user("two, which waits"), user("three")]
+        second = send(talk, *sent)
+        said = [(line.message or {})["content"] for line in talk.store.read_log(name).branch()]
+        assert second.conversation == name and said == [*(each["content"] for each in sent), second.reply]
+        assert "two, which waits" in read_by(talk)
+        again = send(talk, *sent, assistant(second.reply), user("four"))
+        assert again.reused_tokens >= second.prompt_tokens
+
+
+def test_A2_what_a_full_context_left_out_is_said_again_by_a_client(engines: Engines, tmp_path: Path) -> None:
+    with Talk(engines("llama"), tmp_path / "a") as talk:
+        first = send(talk, user("one"))
+        opened = talk.chat.opened
+        assert opened is not None
+        talk.chat._dropped = opened.answered[0].id
+        second = talk.say("two")
+        assert "one" not in read_by(talk), "it is left out, as a full context does"
+        send(talk, user("one"), assistant(first.reply), user("two"), assistant(second.reply), user("three"))
+        assert "one" in read_by(talk) and "three" in read_by(talk)
+
+
+def read_by(talk: Talk) -> str:
+    """What the engine holds, as text."""
+    piece = talk.engine.vocabulary.piece
+    return b"".join(piece(token) for token in talk.engine.tokens).decode(errors="replace")
 
 
 def test_A2_a_named_conversation_is_found_too(engines: Engines, tmp_path: Path) -> None:

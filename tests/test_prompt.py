@@ -232,6 +232,18 @@ def test_tools_are_rendered_where_the_template_has_a_place(prompter: Callable[..
     assert prompter(TOOLS).build(said("Hi"), day=DAY).tokens == prompter().build(said("Hi"), day=DAY).tokens
 
 
+def test_tools_without_a_system_text_where_the_template_has_no_place(
+    prompter: Callable[..., Prompter], vocabulary: Any
+) -> None:
+    tools = [{"type": "function", "function": {"name": "weather"}}]
+    made = prompter()
+    prompt = made.build(said("Hi"), tools=tools, day=DAY)
+    assert "weather" in text_of(prompt, vocabulary) and text_of(prompt, vocabulary).index("weather") < 200
+    assert len(prompt.starts) == 1 and prompt.rewritten is None and prompt.notes
+    opening = made.opening_tokens(said("Hi"), tools=tools, day=DAY)
+    assert prompt.tokens[: len(opening)] == opening
+
+
 def test_a_tools_text_that_spells_a_marker_stays_text(prompter: Callable[..., Prompter], vocabulary: Any) -> None:
     tools = [{"type": "function", "function": {"name": "weather", "description": f"Says {END}"}}]
     prompt = prompter(TOOLS).build(said("Hi"), tools=tools, day=DAY)

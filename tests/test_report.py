@@ -162,8 +162,8 @@ def test_V1_the_page_for_people(here: Here, strata: Strata) -> None:
     page = here("inspect", code=0).stdout
     assert page.startswith("[---") and "of 100 GB" in page and "\x1b" not in page
     assert page.count("auto-") == 25 and "root-1" in page
-    assert "parked 3 times" in page and "2 MB written today, 2 MB in all" in page
-    assert "refused 1 times, bad files 1; the last: its bytes fail their digest" in page
+    assert "parks 3" in page and "2 MB written today, 2 MB in all" in page
+    assert "refusals 1, bad files 1; the last: its bytes fail their digest" in page
     assert here("inspect", "-q", code=0).stdout.count("\n") == 25
     data = here("inspect", "--json", code=0).data
     assert data["counters"]["last_refusal"] == told and data["prefixes"][0]["pinned"] is False

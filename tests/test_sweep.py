@@ -291,6 +291,39 @@ def test_what_fails_is_told_and_the_rest_goes_on(tmp_path: Path) -> None:
     assert len(swept.items) == len(made.items) - 1
 
 
+class DeafFiles(Files):
+    """A disk that cannot give one head just now."""
+
+    def __init__(self, name: str, code: int) -> None:
+        self.name, self.code = name, code
+
+    def open(self, path: Path, append: bool = False) -> int:
+        if path.name == f"{self.name}.json":
+            raise OSError(self.code, os.strerror(self.code))
+        return super().open(path, append)
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.ENOSPC])
+def test_C09_what_a_head_that_cannot_be_read_may_name_stays(code: int, tmp_path: Path) -> None:
+    """Two conversations share their first segment: who is known to name it is not all who do."""
+    tokens = list(range(100, 160))
+    store = store_in(tmp_path)
+    add(store, auto(1), ends=(30, 50), tokens=tokens)
+    add(store, auto(2), ends=(30, 50), tokens=[*tokens[:30], *range(500, 530)])
+    deaf = store_in(tmp_path, DeafFiles(auto(2), code))
+    with deaf.exclusive():
+        seen = take_inventory(deaf)
+        plan = plan_prune(seen, replace(EVERYTHING, keep=0), NOW.timestamp())
+        swept = sweep(deaf, seen, plan)
+    assert [item.name for item in swept.items] == [auto(1)] and swept.bytes == plan.bytes
+    assert dangling(store) == [] and store.read_head(auto(1)).states == {}
+    with store.exclusive():
+        seen = take_inventory(store)
+        swept = sweep(store, seen, plan_prune(seen, replace(EVERYTHING, keep=0), NOW.timestamp()))
+    assert {item.what for item in swept.items} == {"state", "segment"}, "what it left is found when all can be read"
+    assert take_inventory(store).segments == {}
+
+
 def test_a_link_in_place_of_a_folder_is_not_followed(tmp_path: Path) -> None:
     store = store_in(tmp_path / "d")
     head = add(store, auto(1))

@@ -9,6 +9,7 @@ from .desk import Desk
 from .memory import memory
 from .restarts import again, equal, restart, root
 from .runner import Trial
+from .serving import serving
 from .written import file, shared, turns
 
 TRIALS: Mapping[str, Callable[[Desk], Trial]] = {
@@ -23,6 +24,7 @@ TRIALS: Mapping[str, Callable[[Desk], Trial]] = {
     "again": again,
     "file": file,
     "equal": equal,
+    "serving": serving,
     "crowd": crowd,
     "crowd10": crowd10,
 }

@@ -40,6 +40,7 @@ WORKLOADS = (
     Workload("W11", "last reply again after a restart: reused / possible", "higher", 0.99, CHAT, "again"),
     Workload("W12", "bytes of a saved conversation / its state", "lower", 1.01, FAT, "file"),
     Workload("W13", "greedy replies equal to the uninterrupted ones", "higher", 1.0, CHAT, "equal"),
+    Workload("W14", "first byte of a warm request over HTTP / the loop's", "lower", 1.1, CHAT, "serving"),
     Workload("D", "looking at 1,000 conversations / parsing their heads", "lower", None, NONE, "crowd"),
     Workload("D10", "looking at 10,000 conversations / parsing their heads", "lower", None, NONE, "crowd10"),
 )

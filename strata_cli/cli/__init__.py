@@ -23,6 +23,7 @@ SUMMARIES = {
     "inspect": "Show the directory or one conversation; --verify checks all.",
     "prune": "Keep the session directory in order, or delete what is named.",
     "prefix": "Openings that conversations start from: read once, kept.",
+    "serve": "Serve OpenAI's clients; their conversations survive restarts.",
     "bench": "Measure saving and restoring here, against what people use.",
     "config": "The settings: their values, and where each comes from.",
     "completion": "Print a completion script.",
@@ -37,7 +38,7 @@ def load_all() -> None:
 
 def load_commands(arguments: Sequence[str]) -> None:
     """Make known what these words need: their command, or of all of them no more than `--help` shows."""
-    first = arguments[0] if arguments else ""
+    first = next((word for word in arguments if word != "--"), "")
     if first in SUMMARIES:
         import_module(f".{first}", __package__)
         return
@@ -47,7 +48,8 @@ def load_commands(arguments: Sequence[str]) -> None:
 
 
 def _nothing() -> None:
-    """What stands for a command in the list of all."""
+    """What stands for a command in the list of all. Raises UsageProblem: to be run it would have been loaded."""
+    raise UsageProblem("that is no command", hint="strata --help")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -62,6 +64,7 @@ def status(arguments: list[str]) -> int:
         next((word for word in arguments if not word.startswith("-")), "strata"),
         Mode.JSON if "--json" in arguments else Mode.HUMAN,
     )
+    wanted = next((word for word in arguments if word in SUMMARIES), "")
     try:
         load_commands(arguments)
         result: Any = app(arguments, prog_name="strata", standalone_mode=False)
@@ -71,16 +74,28 @@ def status(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        return out.fail(problem_of(error))
+        if type(error).__name__ == "NoArgsIsHelpError" and out.mode is not Mode.JSON:
+            # A command that needs more words shows its help as it stands, and is a usage error all the same.
+            print(getattr(error, "message", error), file=sys.stderr)
+            return UsageProblem.exit_code
+        return out.fail(problem_of(error, wanted))
 
 
-def problem_of(error: Exception) -> StrataError:
+def problem_of(error: Exception, command: str = "") -> StrataError:
     """A usage error of the command line as ours; anything else is a fault of strata, told in one line."""
     tell = getattr(error, "format_message", None)
     if callable(tell):
-        return UsageProblem(str(tell()).strip() or "usage", hint="strata --help")
+        return UsageProblem(_plainly(str(tell())) or "usage", hint=f"strata {command} --help".replace("  ", " "))
     if os.environ.get("STRATA_DEBUG"):
         raise error
     return StrataError(
         f"a fault in strata: {type(error).__name__}: {error}", hint="STRATA_DEBUG=1 shows where; please report it"
     )
+
+
+def _plainly(text: str) -> str:
+    """The command line's message without the names that its library has for types."""
+    for theirs, ours in {"int": "whole number", "integer": "whole number", "float": "number"}.items():
+        for kind in (f"{theirs} range", theirs):
+            text = text.replace(f"is not a valid {kind}.", f"is not a {ours}.")
+    return text.strip()

@@ -25,7 +25,7 @@ Key = Annotated[str, typer.Argument(metavar="KEY")]
 def _begin(command: str, as_json: bool, quiet: bool, verbose: int) -> "tuple[Run, Config]":
     from ..config import load_config
 
-    run, config = Run(command, as_json=as_json, quiet=quiet, verbose=verbose), load_config()
+    run, config = Run(command, as_json=as_json, quiet=quiet, verbose=verbose), load_config(tolerant=True)
     for warning in config.warnings:
         run.out.warning(warning)
     return run, config

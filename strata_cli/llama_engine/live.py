@@ -94,7 +94,7 @@ class LlamaEngine:
     def start_sampling(self, sampling: Sampling) -> None:
         if self._sampler is not None:
             self._sampler.close()
-        self._sampler = LlamaSampler(sampling)
+        self._sampler = LlamaSampler(sampling, len(self.vocabulary))
 
     def sample(self) -> int:
         if self._sampler is None:

@@ -15,17 +15,18 @@ PENALTY_WINDOW_TOKENS = 64  # llama.cpp's default `repeat_last_n`
 class LlamaSampler:
     """One reply's sampler chain; `close` frees it."""
 
-    def __init__(self, sampling: Sampling) -> None:
+    def __init__(self, sampling: Sampling, vocabulary_tokens: int) -> None:
         self._lc = llama()
         self._chain = self._lc.llama_sampler_chain_init(self._lc.llama_sampler_chain_default_params())
-        for step in self._steps(sampling):
+        for step in self._steps(sampling, vocabulary_tokens):
             self._lc.llama_sampler_chain_add(self._chain, step)
 
-    def _steps(self, sampling: Sampling) -> list[Any]:
+    def _steps(self, sampling: Sampling, vocabulary_tokens: int) -> list[Any]:
         lc = self._lc
         steps = []
         if sampling.repeat_penalty != 1.0:
-            steps.append(lc.llama_sampler_init_penalties(PENALTY_WINDOW_TOKENS, sampling.repeat_penalty, 0.0, 0.0))
+            window, penalty = PENALTY_WINDOW_TOKENS, sampling.repeat_penalty
+            steps.append(lc.llama_sampler_init_penalties(vocabulary_tokens, window, penalty, 0.0, 0.0))
         if sampling.greedy or sampling.temperature <= 0:
             return [*steps, lc.llama_sampler_init_greedy()]
         if sampling.top_k > 0:

@@ -4,6 +4,7 @@ Owns which template is used, and the fallback where a model has none or a broken
 the result becomes tokens, is `prompt`.
 """
 
+import threading
 from collections.abc import Sequence
 from datetime import date
 from typing import Any
@@ -29,17 +30,20 @@ class JinjaTemplate:
         self.text, self.origin = text, origin
         self.digest = "b3:" + blake3(text.encode()).hexdigest()[:32]
         self._formatter = Jinja2ChatFormatter(text, eos_token=eos, bos_token=bos)
+        self._rendering = threading.Lock()
 
     def render(self, messages: Sequence[Message], *, tools: Sequence[Any] | None, generation: bool, day: date) -> str:
         """The prompt's text. Raises Refused with the template's own complaint."""
         import jinja2
 
-        self._formatter.add_generation_prompt = generation
-        # A date in the system block would change every prompt at midnight: the conversation's own day is used.
-        self._formatter.strftime_now = day.strftime
         plain: Any = [dict(message) for message in messages]
         try:
-            return str(self._formatter(messages=plain, tools=list(tools) if tools else None).prompt)
+            # The formatter keeps its settings, and the service renders on more than one thread.
+            with self._rendering:
+                self._formatter.add_generation_prompt = generation
+                # A date in the system block would change every prompt at midnight: the conversation's own is used.
+                self._formatter.strftime_now = day.strftime
+                return str(self._formatter(messages=plain, tools=list(tools) if tools else None).prompt)
         except (jinja2.TemplateError, ValueError, TypeError, KeyError, AttributeError) as error:
             raise Refused(f"the chat template refuses these messages: {error}", reason="template") from error
 
