@@ -207,8 +207,11 @@ class TwoWriters(RuleBasedStateMachine):
     def _replay(self, name: str) -> None:
         """Every stored reply is the one that a run without faults gives."""
         engine = self.engine("reader")
-        pairs = spoken(Talk(engine, self.root), name)
+        written = Talk(engine, self.root)
+        pairs, setup = spoken(written, name), written.store.read_log(name).setup()
         with Talk(engine, self.folder / f"replay-{name}", files=UnflushedFiles()).open(name) as talk:
+            # A fault at the very beginning leaves a conversation without the system prompt that it was to have.
+            talk.chat.set_system(setup.get("system"))
             for text, tokens in pairs:
                 prompt = tuple(talk.chat.prompt_for(text).tokens)
                 reply = talk.say(text, 4).reply_tokens
