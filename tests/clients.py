@@ -49,6 +49,11 @@ def settle(service: Service) -> None:
         return roles[-1:] != ["assistant"] or store.read_head(name).turns == roles.count("user")
 
     until(lambda: all(map(written, store.names())))
+    # A park is counted just behind the head that names it.
+    counted = -1.0
+    while counted != (found := metric(service, "parks_total")):
+        counted = found
+        time.sleep(0.2)
 
 
 class Talker:

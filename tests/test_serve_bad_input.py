@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from service import JSON, Service, assistant, text_of, user
 
+from strata_cli.serve.guard import BODY_LIMIT_BYTES
+
 CHAT, PLAIN = "/v1/chat/completions", "/v1/completions"
 HI = [user("Hi.")]
 
@@ -214,9 +216,9 @@ def head(path: str, *lines: str) -> bytes:
 
 
 def test_a_body_of_more_than_64_mib(service: Service) -> None:
-    with service.raw(head(CHAT, f"Content-Length: {(64 << 20) + 1}", "Expect: 100-continue")) as connection:
+    with service.raw(head(CHAT, f"Content-Length: {BODY_LIMIT_BYTES + 1}", "Expect: 100-continue")) as connection:
         assert connection.recv(4096).startswith(b"HTTP/1.1 413 "), "before anything is sent"
-    answer = service.post(CHAT, b" " * ((64 << 20) + 1))
+    answer = service.post(CHAT, b" " * (BODY_LIMIT_BYTES + 1))
     assert (answer.status, answer.error["code"]) == (413, "request_too_large")
 
 

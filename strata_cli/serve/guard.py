@@ -24,7 +24,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-BODY_LIMIT_BYTES = 64 << 20
+BODY_LIMIT_BYTES = 16 << 20  # a history of a million tokens has 4 to 5 MiB; a body is held before it is queued
 BODY_S = 60.0
 DRAINED_S = 5.0  # how long a body that is too large is read along, so that its sender sees the answer
 OPEN_PATHS = frozenset({"/health", "/v1/health"})

@@ -1,6 +1,6 @@
 """Texts that cannot fit the context, whatever tokens they have: refused before they are tokenised.
 
-Tokenising cannot be broken off, and a text of 64 MiB takes minutes of it. Owns the bound alone: a token stands for no
+Tokenising cannot be broken off, and a text of 16 MiB takes minutes of it. Owns the bound alone: a token stands for no
 more bytes than the longest one of the vocabulary does.
 """
 
