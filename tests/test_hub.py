@@ -1,5 +1,6 @@
 """`hf:OWNER/REPO[:FILE]` against a cache and a hub made by the test; nothing leaves this machine."""
 
+import errno
 import hashlib
 import os
 import signal
@@ -13,8 +14,9 @@ import pytest
 from conftest import Strata
 from fake_hub import Hub, serving
 
-from strata_cli.errors import UsageProblem
-from strata_cli.hub import HubName, parse_hub_name
+import strata_cli.hub
+from strata_cli.errors import DiskFull, ModelUnavailable, StrataError, UsageProblem
+from strata_cli.hub import HubName, Remote, fetch, parse_hub_name
 
 pytest.importorskip("huggingface_hub")
 COMMIT = "0" * 39 + "1"
@@ -196,6 +198,19 @@ def test_what_does_not_have_its_digest_is_told_and_removed(strata: Strata, hub: 
     assert downloaded(online) == {}
     strata(*arguments, env=online, code=0)
     assert hub.ranges[2] == "" and downloaded(online) == {hashlib.sha256(hub.model).hexdigest(): hub.model}
+
+
+@pytest.mark.parametrize(("code", "kind"), [(errno.ENOSPC, DiskFull), (errno.EIO, ModelUnavailable)])
+def test_a_disk_that_fills_meanwhile_is_no_room(
+    code: int, kind: type[StrataError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> Path:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(strata_cli.hub, "download", full)
+    with pytest.raises(kind) as caught:
+        fetch(Remote("o/r", "m.gguf", 10), lambda _: None)
+    assert type(caught.value) is kind and os.strerror(code) in caught.value.message
 
 
 def test_a_second_process_is_told_that_another_one_downloads(strata: Strata, hub: Hub, online: dict[str, str]) -> None:

@@ -164,3 +164,12 @@ def plain_head_check(body: bytes) -> bytes:
 def test_any_bytes_are_judged_alike(patch: bytes, at: int, cut: int) -> None:
     data = encode_head(PLAIN)
     same(data[:at] + patch + data[at + cut :])
+
+
+def test_equal_is_not_the_same() -> None:
+    """Two heads under one digest, one of which has 1 where the other has true: each is written back as it was."""
+    for value in (1, True, 1.0):
+        head = replace(PLAIN, states={"1" * 64: replace(STATE, identity={"b": value})})
+        data = encode_head(head)
+        for parse in (parse_head, parse_plain_head):
+            assert encode_head(parse(data, "notes")) == data

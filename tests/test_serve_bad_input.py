@@ -154,6 +154,7 @@ def test_a_prompt_that_does_not_fit(path: str, service: Service) -> None:
     for stream in (False, True):
         answer = service.post(path, {**body, "stream": stream})
         assert (answer.status, answer.error["code"]) == (400, "context_length_exceeded"), answer.data
+        assert "--on-full" not in answer.error["message"], "the service has no such option"
 
 
 def test_unknown_fields_are_ignored(service: Service) -> None:
