@@ -54,6 +54,7 @@ class Loop:
         self.read_texts: list[str] = []
         self.last: dict[str, Any] = {}  # the last turn, as JSON, and where it was said
         self._said_in: Opened | None = None
+        self._counted: tuple[Opened, int | None, int] | None = None  # a conversation's length, and up to which line
         self.typing = request.repl is None and sys.stdin.isatty()  # somebody sits at a prompt
         self._hinted = False
         self.parks = Parks(self.out, prompts=self.typing)
@@ -282,11 +283,16 @@ class Loop:
 
     def _tokens_of(self, chat: Chat) -> int:
         """How long the open conversation is. What the engine holds is another's until a turn was said in this one."""
-        if chat.opened is None:
+        opened = chat.opened
+        if opened is None:
             return 0
-        if chat.opened is self._said_in:
+        if opened is self._said_in:
             return len(chat.engine.tokens)
-        return chat.opened.head.tokens if chat.opened.head is not None else 0
+        # By its text: the head may still be on its way to the disk. Asked with each key that is typed, counted once.
+        counted = self._counted
+        if counted is None or counted[0] is not opened or counted[1] != opened.log.tip:
+            counted = self._counted = (opened, opened.log.tip, len(opened.log.tokens()))
+        return counted[2]
 
     def _tokens(self, _: Command) -> dict[str, Any]:
         chat = self.chat or self.open()

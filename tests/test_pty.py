@@ -22,8 +22,9 @@ def test_a_turn_then_ctrl_d(open_loop: Callable[..., Window], strata: Strata) ->
     window.type("Hello\r")
     window.wait_until(lambda: len(said(strata.home, "trip")) == 2)
     window.ready()
-    below = next(line for line in reversed(window.screen.display) if line.strip())
-    assert re.match(r"trip \| .*\.gguf \| \d+ of [\d,]+ tokens, \d+% of the last prompt reused", below), below
+    status = re.compile(r"trip \| .*\.gguf \| \d+ of [\d,]+ tokens, \d+% of the last prompt reused")
+    # It is drawn a moment after the prompt above it.
+    window.wait_until(lambda: status.match(next(line for line in reversed(window.screen.display) if line.strip())))
     window.type(CTRL_D)
     assert window.ends() == 0
     assert "Aborted" not in window.shown and "Traceback" not in window.shown
