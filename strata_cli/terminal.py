@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Any, TextIO
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.application import get_app
@@ -107,15 +107,23 @@ def asked(prompt: PromptSession[str], stop: Stop) -> str:
     """One prompt. Raises KeyboardInterrupt for Ctrl-C, EOFError for the end of input or a signal that ends all.
 
     A signal must not raise while prompt_toolkit builds its event loop or takes it down: that leaves half a loop
-    behind. It is a flag until the prompt runs, which is asked to end then.
+    behind. It is a flag until the prompt runs, which is asked to end then. A terminal that is gone is the end of input:
+    prompt_toolkit's own way with errors, to show one and wait for Enter, would wait for ever.
     """
 
-    def end() -> None:
+    def end(*, gone: bool = False) -> None:
         if prompt.app.is_running and not prompt.app.is_done:
-            prompt.app.exit(exception=EOFError if stop.ending else KeyboardInterrupt)
+            prompt.app.exit(exception=EOFError if gone or stop.ending else KeyboardInterrupt)
+
+    def fault(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if isinstance(context.get("exception"), OSError):
+            end(gone=True)
+        else:
+            loop.default_exception_handler(context)
 
     def begun() -> None:
         loops.append(asyncio.get_running_loop())
+        loops[-1].set_exception_handler(fault)
         if stop.cancelled():
             end()
 
@@ -126,7 +134,10 @@ def asked(prompt: PromptSession[str], stop: Stop) -> str:
 
     loops: list[asyncio.AbstractEventLoop] = []
     with stop.deferring(), stop.waking(wake):
-        text = prompt.prompt(pre_run=begun)
+        try:
+            text = prompt.prompt(pre_run=begun, set_exception_handler=False)
+        except OSError:
+            raise EOFError from None  # the prompt could not even be taken down
     return text
 
 
