@@ -314,7 +314,7 @@ class Chat(Current):
             root = self.root_of(way.prompt)
             if not self.engine.memory.has_parts:
                 self.keeper.capture(opened, way.ticket, "root", end=root)
-            self.keeper.capture(opened, way.ticket, "reply", root=root)
+            self.keeper.capture(opened, way.ticket, "reply", root=root, behind=True)
         self.keeper.hand_over(opened, way.ticket, root=self.root_of(way.prompt), prompt=way.prompt.boundary)
 
 

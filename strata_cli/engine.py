@@ -89,7 +89,8 @@ class Captured:
     """The state of tokens [start, end) as llama.cpp serialises it, in memory that is the taker's until `release`.
 
     `rows` is a state that can be applied by itself; `part` is what `LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY` gives. None:
-    this memory has none, or it was not asked for.
+    this memory has none, or it was not asked for. The bytes are there once `ready` came back; it raises EngineFailed
+    where llama.cpp did not give them.
     """
 
     start: int
@@ -97,6 +98,7 @@ class Captured:
     rows: memoryview | None
     part: memoryview | None
     release: Callable[[], None]
+    ready: Callable[[], None] = lambda: None
 
     @property
     def size_bytes(self) -> int:
@@ -205,7 +207,11 @@ class Engine(Protocol):
     def chunks(self, start: int, end: int) -> Iterable[tuple[int, int]]:
         """[start, end) in ranges that each fit the arena."""
 
-    def capture(self, start: int, end: int, *, rows: bool = True) -> Captured: ...
+    def capture(self, start: int, end: int, *, rows: bool = True, behind: bool = False) -> Captured:
+        """The state of [start, end), copied. Raises EngineFailed.
+
+        `behind`: the copy may go on when this returns. The next call that needs the engine waits for it.
+        """
 
     def prepare(self) -> None:
         """Make the next capture cheap. May be called from another thread, while the engine reads."""

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from .engine import EngineFailed
 from .errors import BelowFloor, NoRoom, StrataError
 from .foreign import also_foreign, foreign_of, with_foreign
 from .head import Head, SegmentRef, StateRef
@@ -49,7 +50,7 @@ class Handover:
 
     def __init__(self, shelf: Shelf, writer: Writer, *, prepare: Callable[[], None]) -> None:
         self._shelf, self._writer, self._prepare = shelf, writer, prepare
-        self.given_up: set[str] = set()  # parts that no head may name any more, though pending jobs know them
+        self.given_up: set[str] = set()  # files that no head may name any more, though pending jobs know them
         self._unlinking: set[str] = set()
         self.failed: dict[str | None, Handing] = {}  # what the disk refused last, by conversation: tried again later
         self.make_room: Callable[[int], bool] = lambda _needed_bytes: False
@@ -103,7 +104,7 @@ class Handover:
         """Everything of the chain that has no file yet, then the head; nothing is swept meanwhile."""
         with self._shelf.store.shared():
             waiting = self._waiting(handing.chain) if handing.writes else []
-            written = sum(self._write(entry) for entry in waiting)
+            written = self._write(waiting)
             self._give_up(handing)
             return written + self._name(handing)
 
@@ -128,8 +129,22 @@ class Handover:
         entries = (self._shelf.tier.get(self._shelf.store.segment_path(ref.file)) for ref in refs)
         return [entry for entry in entries if entry is not None and not entry.durable]
 
-    def _write(self, entry: Entry) -> int:
-        return write_entry(self._shelf, entry)
+    def _write(self, entries: Sequence[Entry]) -> int:
+        """Write what is there; what the engine did not give is given up, and told behind that. Raises StrataError."""
+        written, failure = 0, None
+        for entry in entries:
+            try:
+                entry.ready()
+            except EngineFailed as error:
+                # There is nothing to write, now or later: neither a head nor the chain may count on it.
+                self.given_up.add(entry.draft.relative_path)
+                self._shelf.tier.drop(entry.path)
+                failure = error
+            else:
+                written += write_entry(self._shelf, entry)
+        if failure is not None:
+            raise failure
+        return written
 
     def _name(self, handing: Handing) -> int:
         """Put the durable part of the chain into the head. A failing head costs reading time."""

@@ -176,8 +176,12 @@ class Keeper:
         end: int | None = None,
         root: int = 0,
         asked: bool = False,
+        behind: bool = False,
     ) -> None:
-        """Take what lies behind the chain into memory. Never fails a turn."""
+        """Take what lies behind the chain into memory. Never fails a turn.
+
+        `behind`: the copy goes on while the user reads and types; the next turn waits for what is left of it.
+        """
         if not (self._policy.save and (self._policy.automatic or asked) and opened.keeps):
             ticket.parked = replace(ticket.parked, skipped="disabled")
             return
@@ -190,20 +194,27 @@ class Keeper:
             ticket.parked = replace(ticket.parked, skipped="no_room")
             return
         self._settle()
-        known = {ref.file for ref in self.chain.parts}
+        known = {ref.file for ref in (*self.chain.rows, *self.chain.parts)}
         before = self.unwritten()
         try:
             self.chain, parked = self._parker.capture(
-                self.chain, opened.name, reason, rows=rows, end=end, root=root, between=self._write_through
+                self.chain,
+                opened.name,
+                reason,
+                rows=rows,
+                end=end,
+                root=root,
+                behind=behind,
+                between=self._write_through,
             )
         except StrataError as error:
             ticket.parked = replace(ticket.parked, skipped="no_room" if isinstance(error, NoRoom) else "failed")
             self.take_back(before)
             self._tell_failure(error)
             return
-        captured = {ref.file for ref in self.chain.parts} - known
+        captured = {ref.file for ref in (*self.chain.rows, *self.chain.parts)} - known
         self._handover.given_up.difference_update(captured)
-        self._written_for.update(dict.fromkeys(captured, opened.name))
+        self._written_for.update({ref.file: opened.name for ref in self.chain.parts if ref.file in captured})
         ticket.parked = _sum(ticket.parked, parked)
 
     def _make_room(self) -> bool:
@@ -268,9 +279,11 @@ class Keeper:
         return stored
 
     def _settle(self) -> None:
-        """Take the parts out of the chain that were given up meanwhile."""
-        given_up = self._handover.given_up
-        self.chain = Chain(self.chain.rows, tuple(ref for ref in self.chain.parts if ref.file not in given_up))
+        """Take out of the chain what was given up meanwhile: parts, or all from rows on that were never copied."""
+        given_up, chain = self._handover.given_up, self.chain
+        lost = [ref.start for ref in chain.rows if ref.file in given_up]
+        chain = chain.cut(min(lost)) if lost else chain
+        self.chain = Chain(chain.rows, tuple(ref for ref in chain.parts if ref.file not in given_up))
 
     def _submit(self, handing: Handing) -> None:
         if self._policy.write_early:

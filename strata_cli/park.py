@@ -92,6 +92,7 @@ class Parker:
         rows: bool = True,
         end: int | None = None,
         root: int = 0,
+        behind: bool = False,
         between: Callable[[], None],
     ) -> tuple[Chain, Parked]:
         """Capture what lies between the chain's end and where the engine stands.
@@ -99,7 +100,8 @@ class Parker:
         With `rows` false only the part is taken: the boundary of a prompt. `end` stops before that, where there are
         no parts. A range that is larger than the arena comes in chunks; `between` is called before each.
         A part begins where the stored rows end, or at the root where there are no rows: boundaries that never leave,
-        so that the way to it survives the thinning of those between.
+        so that the way to it survives the thinning of those between. `behind`: the last copy may go on when this
+        returns (`Engine.capture`).
         """
         memory, end = self._engine.memory, len(self._engine.tokens) if end is None else end
         start = chain.rows_end if memory.has_rows else min(root, chain.parts_end)
@@ -107,11 +109,13 @@ class Parker:
         parked = Parked(skipped=None if wants_rows or wants_part else "unchanged")
         chunks = list(self._engine.chunks(start, end)) if wants_rows else []
         together = len(chunks) == 1 and wants_part
+        alone = wants_part and not together
         for first, last in chunks:
             between()
-            chain, parked = self._take(chain, first, last, owner, reason, parked, rows=True, part=together)
-        if wants_part and not together:
-            chain, parked = self._take(chain, start, end, owner, reason, parked, rows=False, part=True)
+            ends = behind and last == end and not alone
+            chain, parked = self._take(chain, first, last, owner, reason, parked, rows=True, part=together, behind=ends)
+        if alone:
+            chain, parked = self._take(chain, start, end, owner, reason, parked, rows=False, part=True, behind=behind)
         return chain, parked
 
     def _take(
@@ -125,16 +129,17 @@ class Parker:
         *,
         rows: bool,
         part: bool,
+        behind: bool,
     ) -> tuple[Chain, Parked]:
         begun = time.perf_counter()
-        captured = self._engine.capture(start, end, rows=rows)
+        captured = self._engine.capture(start, end, rows=rows, behind=behind)
         capture_ms = (time.perf_counter() - begun) * 1000
         release = _once_all_released(captured, rows=rows, part=part)
         views = {Kind.ROWS: captured.rows if rows else None, Kind.PART: captured.part if part else None}
         for kind, view in views.items():
             if view is None:
                 continue
-            entry = self._entry(kind, start, end, view, owner, reason, release)
+            entry = replace(self._entry(kind, start, end, view, owner, reason, release), ready=captured.ready)
             self._shelf.tier.put(entry)
             reference = SegmentRef(kind.value, start, end, entry.draft.relative_path, entry.file_bytes)
             is_rows = kind is Kind.ROWS

@@ -6,7 +6,8 @@ Owns looking in both and telling which it was. What is kept in memory is `tier`,
 from collections.abc import Sequence
 from pathlib import Path
 
-from .errors import StorageFailed
+from .engine import EngineFailed
+from .errors import NotFound, StorageFailed
 from .segment import SegmentFile
 from .state_files import Child
 from .store import Store
@@ -52,6 +53,10 @@ class Shelf:
         return self._from_memory(entry) if entry else self.store.verified(path)
 
     def _from_memory(self, entry: Entry) -> HeldSegment:
+        try:
+            entry.ready()
+        except EngineFailed as error:
+            raise NotFound(f"{entry.path.name}: {error.message}") from error
         self.tier.touch(entry.path)
         return HeldSegment(entry)
 

@@ -21,10 +21,13 @@ MIB = 1 << 20
 
 @dataclass
 class Entry:
-    """One captured range or part. `owner` is the conversation it was parked for."""
+    """One captured range or part. `owner` is the conversation it was parked for.
+
+    `memory` may still be filled behind the chat's back: `ready` waits for that, and `payload` is what to read.
+    """
 
     draft: Draft
-    payload: memoryview
+    memory: memoryview
     path: Path
     file_bytes: int
     owner: str
@@ -32,10 +35,17 @@ class Entry:
     release: Callable[[], None]
     own: bool = True  # False: captured upon state from elsewhere, and foreign as that is
     durable: bool = False
+    ready: Callable[[], None] = lambda: None
+
+    @property
+    def payload(self) -> memoryview:
+        """The state's bytes, once all are there. Raises EngineFailed where the engine did not give them."""
+        self.ready()
+        return self.memory
 
     @property
     def size_bytes(self) -> int:
-        return self.payload.nbytes
+        return self.memory.nbytes
 
     @property
     def child(self) -> Child:

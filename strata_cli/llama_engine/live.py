@@ -72,6 +72,7 @@ class LlamaEngine:
                 progress(min(at + self.batch_tokens, len(tokens)), len(tokens))
 
     def _decode(self, tokens: Sequence[int]) -> None:
+        self.settle()
         batch, start = self._batch, len(self._tokens)
         batch.n_tokens = len(tokens)
         for i, token in enumerate(tokens):
@@ -99,6 +100,7 @@ class LlamaEngine:
     def sample(self) -> int:
         if self._sampler is None:
             raise EngineFailed("sampling was not started")
+        self.settle()
         return self._sampler.sample(self._context)
 
     def can_cut(self, position: int) -> bool:
@@ -124,8 +126,12 @@ class LlamaEngine:
     def chunks(self, start: int, end: int) -> list[tuple[int, int]]:
         return self.state.chunks(start, end)
 
-    def capture(self, start: int, end: int, *, rows: bool = True) -> Captured:
-        return self.state.capture(start, end, rows=rows)
+    def capture(self, start: int, end: int, *, rows: bool = True, behind: bool = False) -> Captured:
+        return self.state.capture(start, end, rows=rows, behind=behind)
+
+    def settle(self) -> None:
+        """Wait until nothing is being copied behind the caller's back."""
+        self.state.settle()
 
     def prepare(self) -> None:
         self.state.arena.prepare()
@@ -178,11 +184,13 @@ class LlamaEngine:
             raise
 
     def _open(self, context_tokens: int) -> None:
+        self.state.close()
         self.identity = self._reopen(context_tokens)
         self._context, self.context_tokens = self._handles.context, context_tokens
         self.state = SequenceState(self._context, self.memory)
 
     def close(self) -> None:
+        self.state.close()
         if self._sampler is not None:
             self._sampler.close()
             self._sampler = None

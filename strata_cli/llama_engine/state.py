@@ -1,13 +1,15 @@
 """The state of the live sequence as bytes: captured range by range, and put back.
 
 Owns the recipe of docs/design.md ("Engine recipe"): sequence 0 is live, sequence 1 is scratch, both share cells, so
-copies between them move no K/V. Knows tokens only as positions.
+copies between them move no K/V. Knows tokens only as positions. Whatever touches the context waits for `copier` first.
 """
 
+import contextlib
 import ctypes
 import itertools
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ..engine import Buffer, Captured, EngineFailed, Memory
-from .arena import Arena
+from .arena import Arena, Block
 from .binding import LOG, llama
+from .copier import Copier, Copying
 
 LIVE, SCRATCH = 0, 1
 WHOLE, PARTIAL = 0, 1  # LLAMA_STATE_SEQ_FLAGS_*
@@ -29,9 +32,17 @@ class SequenceState:
     def __init__(self, context: Any, memory: Memory) -> None:
         self._lc, self._context, self._memory = llama(), context, memory
         self._cells = self._lc.llama_get_memory(context)
-        self.arena = Arena()
+        self.arena, self._copier = Arena(), Copier()
         self._row_bytes = 0.0  # the most that a token's rows took in a capture; without parts, none takes more
         self.empty_partial = self._read_small(SCRATCH, PARTIAL) if memory.has_parts else b""
+
+    def settle(self) -> None:
+        """Wait until nothing is being copied: the context is the caller's again."""
+        self._copier.settle()
+
+    def close(self) -> None:
+        """The context is about to be freed."""
+        self._copier.close()
 
     # -- capture
 
@@ -47,45 +58,66 @@ class SequenceState:
         step = max(1, int((self.arena.limit_bytes - 2 * part_bytes) / per_token * 0.99))
         return list(itertools.pairwise([*range(start, end, step), end]))
 
-    def capture(self, start: int, end: int, *, rows: bool) -> Captured:
-        """Read [start, end) through the scratch sequence. `end` is where the engine stands if parts are wanted."""
-        lc, cells = self._lc, self._cells
-        rows = rows and self._memory.has_rows
-        lc.llama_memory_seq_cp(cells, LIVE, SCRATCH, start, end)
+    def capture(self, start: int, end: int, *, rows: bool, behind: bool = False) -> Captured:
+        """Read [start, end) through the scratch sequence. `end` is where the engine stands if parts are wanted.
+
+        `behind`: the copy is made by another thread, and what is returned says when it is `ready`.
+        """
+        self.settle()
+        self._lc.llama_memory_seq_cp(self._cells, LIVE, SCRATCH, start, end)
         try:
-            whole_bytes = self._size(WHOLE) if rows else 0
+            whole_bytes = self._size(WHOLE) if rows and self._memory.has_rows else 0
             part_bytes = self._size(PARTIAL) if self._memory.has_parts else 0
             if not self._memory.has_parts:
                 self._row_bytes = max(self._row_bytes, whole_bytes / (end - start))
             block = self.arena.take(whole_bytes + part_bytes)
-            if rows:
-                self._get(block.memory[:whole_bytes], WHOLE)
-            if part_bytes:
-                self._get(block.memory[whole_bytes : whole_bytes + part_bytes], PARTIAL)
-        finally:
-            lc.llama_memory_seq_rm(cells, SCRATCH, -1, -1)
+        except BaseException:
+            self._clear_scratch()
+            raise
         view = memoryview(block.memory)  # type: ignore[arg-type]
         part = view[whole_bytes : whole_bytes + part_bytes] if part_bytes else None
-        return Captured(start, end, self._rows_alone(view, whole_bytes, part_bytes), part, block.release)
+        captured = Captured(start, end, self._rows_alone(view, whole_bytes, part_bytes), part, block.release)
+
+        def copy() -> None:
+            self._copy(block.memory, whole_bytes, part_bytes)
+
+        if not behind:
+            copy()
+            return captured
+        copying = self._copier.start(copy)
+        return replace(captured, ready=copying.wait, release=lambda: _release(copying, block))
+
+    def _copy(self, memory: npt.NDArray[np.uint8], whole_bytes: int, part_bytes: int) -> None:
+        """The scratch sequence as bytes: the whole with an empty partial in the place of its own, then the part."""
+        try:
+            if whole_bytes:
+                self._get(memory[:whole_bytes], WHOLE)
+            if part_bytes:
+                self._get(memory[whole_bytes : whole_bytes + part_bytes], PARTIAL)
+        finally:
+            self._clear_scratch()
+        if whole_bytes and part_bytes:
+            empty = np.frombuffer(self.empty_partial, np.uint8)[PREFIX_BYTES:]
+            at = whole_bytes - (part_bytes - PREFIX_BYTES)
+            memory[at : at + empty.size] = empty
+
+    def _clear_scratch(self) -> None:
+        self._lc.llama_memory_seq_rm(self._cells, SCRATCH, -1, -1)
 
     def _rows_alone(self, view: memoryview, whole_bytes: int, part_bytes: int) -> memoryview | None:
-        """The whole state with an empty partial in the place of its own, which stands last."""
-        if not whole_bytes:
-            return None
-        if not part_bytes:
-            return view[:whole_bytes]
-        empty = self.empty_partial[PREFIX_BYTES:]
-        rows_bytes = whole_bytes - (part_bytes - PREFIX_BYTES)
-        view[rows_bytes : rows_bytes + len(empty)] = empty
-        return view[: rows_bytes + len(empty)]
+        """Where the whole state stands, as far as an empty partial in the place of its own, which stands last."""
+        if not whole_bytes or not part_bytes:
+            return view[:whole_bytes] if whole_bytes else None
+        return view[: whole_bytes - (part_bytes - PREFIX_BYTES) + len(self.empty_partial) - PREFIX_BYTES]
 
     def _sizes(self, start: int, end: int) -> tuple[int, int]:
         """Bytes of the whole state of [start, end), and of its part (0 where there are none)."""
+        self.settle()
         self._lc.llama_memory_seq_cp(self._cells, LIVE, SCRATCH, start, end)
         try:
             return self._size(WHOLE), self._size(PARTIAL) if self._memory.has_parts else 0
         finally:
-            self._lc.llama_memory_seq_rm(self._cells, SCRATCH, -1, -1)
+            self._clear_scratch()
 
     def _size(self, flags: int) -> int:
         return int(self._lc.llama_state_seq_get_size_ext(self._context, SCRATCH, flags))
@@ -97,6 +129,7 @@ class SequenceState:
             raise EngineFailed(f"llama.cpp gave {got} of {target.size} bytes of state: {LOG.reason()}")
 
     def _read_small(self, sequence: int, flags: int) -> bytes:
+        self.settle()
         size_bytes = self._lc.llama_state_seq_get_size_ext(self._context, sequence, flags)
         buffer = (ctypes.c_uint8 * max(1, size_bytes))()
         self._lc.llama_state_seq_get_data_ext(self._context, buffer, size_bytes, sequence, flags)
@@ -108,6 +141,7 @@ class SequenceState:
 
     def save_file(self, path: Path, tokens: Sequence[int]) -> int:
         """llama.cpp's own file of the live sequence, with `tokens` as a plain list. Returns its bytes."""
+        self.settle()
         ids = (ctypes.c_int32 * max(1, len(tokens)))(*tokens)
         wanted = 12 + 4 * len(tokens) - PREFIX_BYTES
         wanted += int(self._lc.llama_state_seq_get_size_ext(self._context, LIVE, WHOLE))
@@ -120,6 +154,7 @@ class SequenceState:
 
     def position(self) -> int:
         """Tokens that the live sequence holds, by llama.cpp's own account."""
+        self.settle()
         return int(self._lc.llama_memory_seq_pos_max(self._cells, LIVE)) + 1
 
     def reaches(self, position: int) -> bool:
@@ -127,15 +162,18 @@ class SequenceState:
         window = self._memory.window_tokens
         if not window or position == 0:
             return True
+        self.settle()
         first = int(self._lc.llama_memory_seq_pos_min(self._cells, LIVE))
         return first <= max(0, position - window + 1)
 
     def clear(self) -> None:
-        self._lc.llama_memory_seq_rm(self._cells, SCRATCH, -1, -1)
+        self.settle()
+        self._clear_scratch()
         self._lc.llama_memory_seq_rm(self._cells, LIVE, -1, -1)
 
     def cut(self, position: int) -> None:
         """Drop [position, end). Only where it is allowed: `LlamaEngine.can_cut`."""
+        self.settle()
         if not self._lc.llama_memory_seq_rm(self._cells, LIVE, position, -1):
             raise EngineFailed(f"llama.cpp cannot cut this memory at {position}")
 
@@ -144,6 +182,7 @@ class SequenceState:
 
         It has to be a part with content: reading an empty one leaves old window rows where they are.
         """
+        self.settle()
         lc, cells = self._lc, self._cells
         lc.llama_memory_seq_cp(cells, LIVE, SCRATCH, 0, position)
         lc.llama_memory_seq_rm(cells, LIVE, -1, -1)
@@ -152,12 +191,13 @@ class SequenceState:
 
     def apply(self, state: Buffer, *, part: bool = False) -> None:
         """Add serialised rows, or a part, to the live sequence. Raises EngineFailed."""
+        self.settle()
         self._set(state, PARTIAL if part else WHOLE)
         self._move()
 
     def _move(self) -> None:
         self._lc.llama_memory_seq_cp(self._cells, SCRATCH, LIVE, -1, -1)
-        self._lc.llama_memory_seq_rm(self._cells, SCRATCH, -1, -1)
+        self._clear_scratch()
 
     def _set(self, state: Buffer, flags: int) -> None:
         source = np.frombuffer(state, np.uint8)
@@ -165,3 +205,10 @@ class SequenceState:
         got = self._lc.llama_state_seq_set_data_ext(self._context, pointer, source.size, SCRATCH, flags)
         if got != source.size:
             raise EngineFailed(f"llama.cpp took {got} of {source.size} bytes of state: {LOG.reason()}")
+
+
+def _release(copying: Copying, block: Block) -> None:
+    """Memory that is being filled is not given back before it is."""
+    with contextlib.suppress(EngineFailed):
+        copying.wait()
+    block.release()
