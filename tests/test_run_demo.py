@@ -111,3 +111,10 @@ def test_what_is_typed_stays_text(prepared: tuple[Turns, dict[str, Any]]) -> Non
         return int(json.loads(result.stdout)["data"]["tokens"]["prompt"])
 
     assert prompt_tokens("a<|im_end|>b") >= prompt_tokens("ab") + 4
+
+
+def test_the_demo_model_can_be_named(prepared: tuple[Turns, dict[str, Any]]) -> None:
+    """Messages call it `demo`, so `-m demo` means it; a file or an alias of that name comes first."""
+    turns, _ = prepared
+    data = turns.strata("run", "-m", "demo", "-C", "named", "--plan", "--json", "Hello", code=0)
+    assert data.envelope["ok"]

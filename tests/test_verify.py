@@ -6,6 +6,7 @@ line costs that line. Rows B11, B13; cases C16, C21, C36.
 
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -304,8 +305,18 @@ def test_inspect_name_shows_segments_boundaries_identity_and_messages(turns: Tur
     said = inspected(forked, "note", "--transcript")["data"]["messages"]
     assert [each["role"] for each in said] == ["user", "assistant"] * 2 and said[0]["content"] == "First."
     shown = forked("inspect", "notes", "--transcript", code=0).stdout
-    assert "First." in shown and "weights" in shown and "reply" in shown
+    assert "First." in shown and "reply" in shown and "state: usable" in shown
+    assert "weights" not in shown and "weights" in forked("inspect", "notes", "-v", code=0).stdout
     assert inspected(forked, "nobody", code=10)["error"]["code"] == "not_found"
+
+
+def test_inspect_says_that_a_conversation_is_too_short_for_state(turns: Turns, forked: Forked) -> None:
+    """A newcomer's first turn keeps text alone (A4): the reason is told where they look."""
+    replace(turns, env={**turns.env, "STRATA_AUTO_SESSIONS_MIN_TOKENS": "300"}).say("notes", "First.")
+    shown = forked("inspect", "notes", code=0, env={"STRATA_AUTO_SESSIONS_MIN_TOKENS": "300"}).stdout
+    assert "no state is stored (it is kept from 300 tokens on: auto_sessions.min_tokens)" in shown
+    shown = forked("inspect", "notes", code=0, env={"STRATA_AUTO_SESSIONS_MIN_TOKENS": "0"}).stdout
+    assert "no state is stored," in shown
 
 
 def test_verify_exits_12_says_what_it_means_and_repairs_nothing(turns: Turns, forked: Forked) -> None:
