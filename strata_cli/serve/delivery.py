@@ -1,7 +1,7 @@
 """A job's result on its way to a client: whole, or as events while it runs.
 
 Owns that a client which goes away cancels its job, and that a failure before the first event is an HTTP status of its
-own. What the events say is `answers`.
+own, unless it waits for its turn so long that something has to be sent. What the events say is `answers`.
 """
 
 import asyncio
@@ -111,9 +111,9 @@ class EventStream:
         self.status_code = 200
 
     async def begun(self, receive: Receive) -> "EventStream":
-        """Itself, once the prompt is taken. Raises what refuses it, ClientGone."""
+        """Itself, once the prompt is taken or `ALIVE_S` is over. Raises what refuses it by then, ClientGone."""
         async with cancelling(self._job, receive) as gone:
-            first = await self._next(gone, None)
+            first = await self._next(gone, ALIVE_S)
             if first is Feed.END:
                 if self._job.done.cancelled():
                     raise ClientGone
@@ -142,15 +142,17 @@ class EventStream:
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
                 await _body(send, self._chunks.begin())
                 while (item := await self._next(gone, ALIVE_S)) is not Feed.END:
-                    if data := ALIVE if item is None else self._chunks.text(str(item)):
-                        await _body(send, data)
+                    if item is not Feed.BEGUN:
+                        await _body(send, ALIVE if item is None else self._chunks.text(str(item)))
                 await _body(send, self._last())
                 await send({"type": "http.response.body", "body": b""})
         except (ClientGone, OSError):
             return
 
     def _last(self) -> bytes:
-        """How it ended; a failure is an event, too, since the status is said already."""
+        """How it ended; a failure is an event, too, since the status is said already. Raises ClientGone."""
+        if self._job.done.cancelled():
+            raise ClientGone
         try:
             return self._chunks.end(self._outcome(self._job.done.result())) + DONE
         except StrataError as error:
