@@ -1,13 +1,16 @@
 """The error tree: every failure that a user may see, with its exit status and its code.
 
-    StrataError 1 failed
-    ├── UsageProblem 2 usage          ├── ModelUnavailable 14 model
-    ├── PartlyDone 3 partly           ├── NoRoom 15 no_room
-    ├── NotFound 10 not_found         ├── Interrupted 130 interrupted
-    ├── Locked 11 locked              ├── Terminated 143 terminated
-    ├── Bad 12 bad                    │   └── ContextFull 15 no_room
-    └── Refused 13 refused            └── StorageFailed 1 io
-                                          └── DiskFull 15 no_room (also a NoRoom)
+    Told
+    ├── StrataError 1 failed
+    │   ├── UsageProblem 2 usage          ├── ModelUnavailable 14 model
+    │   ├── PartlyDone 3 partly           ├── NoRoom 15 no_room
+    │   ├── NotFound 10 not_found         │   └── ContextFull 15 no_room
+    │   ├── Locked 11 locked              └── StorageFailed 1 io
+    │   ├── Bad 12 bad                        └── DiskFull 15 no_room (also a NoRoom)
+    │   └── Refused 13 refused
+    └── Stopped
+        ├── Interrupted 130 interrupted
+        └── Terminated 143 terminated
 
 It owns no text: the raiser says what happened and where (`message`), and what to do next (`hint`).
 """
@@ -15,8 +18,8 @@ It owns no text: the raiser says what happened and where (`message`), and what t
 from typing import ClassVar
 
 
-class StrataError(Exception):
-    """A failure that is told in one line. `message` says what and where, `hint` what to do next."""
+class Told(BaseException):
+    """How a command ends that does not succeed: one line. `message` says what and where, `hint` what to do next."""
 
     exit_code: ClassVar[int] = 1
     code: ClassVar[str] = "failed"
@@ -25,6 +28,10 @@ class StrataError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+
+
+class StrataError(Told, Exception):
+    """A failure: of a file, the engine, the disk, or of what was asked for."""
 
 
 class UsageProblem(StrataError):
@@ -123,14 +130,18 @@ class BelowFloor(DiskFull):
         self.needed_bytes = needed_bytes
 
 
-class Interrupted(StrataError):
+class Stopped(Told):
+    """A signal asked to stop. No Exception: whoever gets by without a file must not take it for that file's failure."""
+
+
+class Interrupted(Stopped):
     """The user pressed Ctrl-C."""
 
     exit_code = 130
     code = "interrupted"
 
 
-class Terminated(StrataError):
+class Terminated(Stopped):
     """SIGTERM or SIGHUP asked the process to end."""
 
     exit_code = 143

@@ -62,11 +62,15 @@ class Handover:
 
     def write_now(self, entries: Sequence[Entry]) -> int:
         """Write entries while the caller waits, where memory cannot take the next. Raises StrataError."""
-        return write_entries(self._shelf, entries)
+        lost, _ = self._lose(entries)
+        return write_entries(self._shelf, [entry for entry in entries if entry not in lost])
 
     def _run(self, handing: Handing) -> None:
         begun, ticket = time.perf_counter(), handing.ticket
         written, named = 0, False
+        # Before the directory is taken, and also where nothing is to be written yet.
+        lost, failure = self._lose(self._waiting(handing.chain))
+        ticket.parked, ticket.failure = ticket.parked.without(lost), failure or ticket.failure
         try:
             try:
                 written += self._write_chain(handing)
@@ -100,11 +104,16 @@ class Handover:
         if not self._shelf.tier.shrink():
             self._prepare()
 
+    def leaves_out(self, before: Handing, after: Handing) -> bool:
+        """Whether something of an earlier job is only in memory, and the later one does not name it."""
+        named = {ref.file for ref in (*after.chain.rows, *after.chain.parts)}
+        return any(entry.draft.relative_path not in named for entry in self._waiting(before.chain))
+
     def _write_chain(self, handing: Handing) -> int:
         """Everything of the chain that has no file yet, then the head; nothing is swept meanwhile."""
         with self._shelf.store.shared():
             waiting = self._waiting(handing.chain) if handing.writes else []
-            written = self._write(waiting)
+            written = sum(write_entry(self._shelf, entry) for entry in waiting)
             self._give_up(handing)
             return written + self._name(handing)
 
@@ -129,22 +138,21 @@ class Handover:
         entries = (self._shelf.tier.get(self._shelf.store.segment_path(ref.file)) for ref in refs)
         return [entry for entry in entries if entry is not None and not entry.durable]
 
-    def _write(self, entries: Sequence[Entry]) -> int:
-        """Write what is there; what the engine did not give is given up, and told behind that. Raises StrataError."""
-        written, failure = 0, None
+    def _lose(self, entries: Iterable[Entry]) -> tuple[list[Entry], EngineFailed | None]:
+        """Wait until these are copied; give up those that the engine did not give, and say why.
+
+        There is nothing to write of them, now or later: neither a head nor the chain may count on them.
+        """
+        lost, failure = [], None
         for entry in entries:
             try:
                 entry.ready()
             except EngineFailed as error:
-                # There is nothing to write, now or later: neither a head nor the chain may count on it.
                 self.given_up.add(entry.draft.relative_path)
-                self._shelf.tier.drop(entry.path)
+                self._shelf.tier.lose(entry)
+                lost.append(entry)
                 failure = error
-            else:
-                written += write_entry(self._shelf, entry)
-        if failure is not None:
-            raise failure
-        return written
+        return lost, failure
 
     def _name(self, handing: Handing) -> int:
         """Put the durable part of the chain into the head. A failing head costs reading time."""
@@ -170,6 +178,13 @@ class Handover:
                 break
             rows.append(ref)
         return Chain(tuple(rows), tuple(ref for ref in chain.parts if self._is_durable(ref)))
+
+    def abandon(self, name: str) -> None:
+        """Give up what a conversation has in memory alone: nobody writes it, and no head may name it."""
+        self.failed.pop(name, None)
+        for entry in self._shelf.tier.unwritten(name):
+            self.given_up.add(entry.draft.relative_path)
+            self._shelf.tier.drop(entry.path)
 
     def _is_durable(self, ref: SegmentRef) -> bool:
         return ref.file not in self.given_up and self._shelf.is_durable(self._shelf.store.segment_path(ref.file))

@@ -212,6 +212,9 @@ class Keeper:
             self.take_back(before)
             self._tell_failure(error)
             return
+        except BaseException:
+            self.take_back(before)
+            raise
         captured = {ref.file for ref in (*self.chain.rows, *self.chain.parts)} - known
         self._handover.given_up.difference_update(captured)
         self._written_for.update({ref.file: opened.name for ref in self.chain.parts if ref.file in captured})
@@ -290,6 +293,10 @@ class Keeper:
             self._handover.submit(handing)
             return
         name = str(handing.opened.name)
+        before = self._waiting.get(name)
+        if before is not None and self._handover.leaves_out(before, handing):
+            # What was undone meanwhile is on the disk with the other policy, too; nobody else would ever write it.
+            self._handover.submit(replace(before, ticket=Ticket()))
         self._handover.submit(replace(handing, writes=False))
         self._waiting[name] = handing
         while self.shelf.tier.over() and self._waiting:
@@ -306,7 +313,7 @@ class Keeper:
     def abandon(self, opened: Opened) -> None:
         """Give up the state that nobody takes."""
         name = str(opened.name)
-        self.shelf.tier.drop_where(lambda entry: entry.owner == name and not entry.durable)
+        self._handover.abandon(name)
         self.chain = self._handover.durable(self.chain)
 
     def when_written(self, job: Callable[[], None]) -> None:
@@ -339,8 +346,8 @@ class Keeper:
             self._tell_failure(ticket.failure)
             self.parked(ticket, opened)
             return
-        self._failing = None
         if parked.segments:
+            self._failing = None
             size = format_bytes(parked.state_bytes)
             text = f"saved {parked.tokens:,} tokens ({size}) to {opened.name} in {parked.ms + parked.capture_ms:.0f} ms"
             self._say(Notice("saved", text))

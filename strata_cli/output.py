@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TextIO
 
-from .errors import StorageFailed, StrataError, UsageProblem
+from .errors import StorageFailed, Told, UsageProblem
 from .safe_text import SafeStream, one_line, safe_text
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class Output:
         self._envelope(command, exit_code, data, None)
         return exit_code
 
-    def fail(self, error: StrataError, data: Mapping[str, Any] | None = None, *, command: str = "") -> int:
+    def fail(self, error: Told, data: Mapping[str, Any] | None = None, *, command: str = "") -> int:
         """The end of a command that failed: one message, or the envelope. Returns the exit status."""
         self.end_answer()
         if self.mode is Mode.JSON:

@@ -5,7 +5,7 @@ tier. How it comes to the disk from there is `handover`; when to park is decided
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from .engine import Captured, Engine
@@ -69,6 +69,15 @@ class Parked:
     ms: float = 0.0
     skipped: str | None = None
     state_bytes: int = 0
+
+    def without(self, entries: Sequence[Entry]) -> "Parked":
+        """What is left of it without these, which were captured and cannot be kept."""
+        return replace(
+            self,
+            tokens=self.tokens - sum(entry.new_tokens for entry in entries),
+            segments=self.segments - len(entries),
+            state_bytes=self.state_bytes - sum(entry.size_bytes for entry in entries),
+        )
 
 
 class Parker:
@@ -139,13 +148,16 @@ class Parker:
         for kind, view in views.items():
             if view is None:
                 continue
-            entry = replace(self._entry(kind, start, end, view, owner, reason, release), ready=captured.ready)
+            is_rows = kind is Kind.ROWS
+            newly = self._newly(chain, start, end, is_rows=is_rows)
+            entry = replace(
+                self._entry(kind, start, end, view, owner, reason, release), ready=captured.ready, new_tokens=newly
+            )
             self._shelf.tier.put(entry)
             reference = SegmentRef(kind.value, start, end, entry.draft.relative_path, entry.file_bytes)
-            is_rows = kind is Kind.ROWS
             parked = replace(
                 parked,
-                tokens=parked.tokens + self._newly(chain, start, end, is_rows=is_rows),
+                tokens=parked.tokens + newly,
                 segments=parked.segments + 1,
                 state_bytes=parked.state_bytes + view.nbytes,
             )

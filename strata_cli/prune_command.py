@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .config import Config
-from .errors import NotFound, PartlyDone, StorageFailed, StrataError, UsageProblem
+from .errors import NotFound, PartlyDone, StorageFailed, Told, UsageProblem
 from .installed import installed_state_format
 from .inventory import Inventory, take_inventory
 from .names import check_name, nearest
@@ -245,7 +245,7 @@ class _Task:
             "over_bytes": over,
         }
 
-    def _problem(self, plan: PrunePlan, swept: Swept | None, over: int) -> StrataError | None:
+    def _problem(self, plan: PrunePlan, swept: Swept | None, over: int) -> Told | None:
         if self.stop.cancelled():
             return self.stop.status
         if swept and (swept.failed or swept.busy):

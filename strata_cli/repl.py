@@ -14,7 +14,7 @@ from typing import Any
 
 from .back_commands import edit, fork_here, retry, set_context, undo_turns
 from .conversation import Chat
-from .errors import Interrupted, NotFound, StrataError, UsageProblem
+from .errors import Interrupted, NotFound, StrataError, Told, UsageProblem
 from .files import Files
 from .loop_files import restore, save
 from .loop_input import Item, json_item, lines, text_item
@@ -115,7 +115,7 @@ class Loop:
             with self.session.stop.raising():
                 data = self._ask(item.text) if isinstance(item, Said) else self._actions[word](item)
             self.out.finish(data, command=word)
-        except StrataError as error:
+        except Told as error:
             self.out.fail(error, command=word)
         return not self.session.stop.ending and not self.out.reader_left
 

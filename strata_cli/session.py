@@ -13,7 +13,7 @@ from pathlib import Path
 from .config import Config
 from .conversation import Chat
 from .engine import Engine, EngineOptions
-from .errors import Locked, ModelUnavailable, NotFound, StrataError
+from .errors import Locked, ModelUnavailable, NotFound, StrataError, Told
 from .files import Files
 from .fingerprint import file_digest
 from .handover import Ticket
@@ -135,7 +135,7 @@ class Session:
         self.close_chat()
         try:
             self._chat = self._open_chat(choice, options)
-        except StrataError:
+        except Told:
             if before is not None and left is not None:
                 self._go_back(before, left, name)
             raise

@@ -48,15 +48,17 @@ class Shelf:
         return self._from_memory(entry) if entry else self.store.open_segment(path)
 
     def verified(self, path: Path) -> Readable:
-        """Every byte checked; memory that this process captured needs no check. Raises as `open` does."""
+        """Every byte checked; memory that this process captured needs none but to be there. Raises as `open` does."""
         entry = self.tier.get(path)
-        return self._from_memory(entry) if entry else self.store.verified(path)
-
-    def _from_memory(self, entry: Entry) -> HeldSegment:
+        if entry is None:
+            return self.store.verified(path)
         try:
             entry.ready()
         except EngineFailed as error:
             raise NotFound(f"{entry.path.name}: {error.message}") from error
+        return self._from_memory(entry)
+
+    def _from_memory(self, entry: Entry) -> HeldSegment:
         self.tier.touch(entry.path)
         return HeldSegment(entry)
 

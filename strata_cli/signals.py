@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-from .errors import Interrupted, StrataError, Terminated
+from .errors import Interrupted, Stopped, Terminated
 
 ENDING = (signal.SIGTERM, signal.SIGHUP)
 LAST_WARNING = 3  # signals until the process ends where it stands
@@ -107,5 +107,5 @@ class Stop:
             raise self.status
 
     @property
-    def status(self) -> StrataError:
+    def status(self) -> Stopped:
         return Terminated("ended by a signal") if self.ending else Interrupted("interrupted")

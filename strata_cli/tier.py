@@ -36,6 +36,7 @@ class Entry:
     own: bool = True  # False: captured upon state from elsewhere, and foreign as that is
     durable: bool = False
     ready: Callable[[], None] = lambda: None
+    new_tokens: int = 0  # that nothing covered before
 
     @property
     def payload(self) -> memoryview:
@@ -130,6 +131,13 @@ class Tier:
             entry = self._entries.pop(path, None)
         if entry is not None and entry.durable:
             entry.release()
+
+    def lose(self, entry: Entry) -> None:
+        """Forget an entry that never got its bytes, unless another has taken its place."""
+        with self._lock:
+            if self._entries.get(entry.path) is entry:
+                del self._entries[entry.path]
+        entry.release()
 
     def drop_where(self, wanted: Callable[[Entry], bool]) -> None:
         with self._lock:

@@ -1,25 +1,33 @@
 """The copy of a park goes on behind the prompt (design.md, "Parking"): nobody touches the engine before it has ended.
 
-A copy can be held up and made to fail here, in the copier's thread alone: llama.cpp gives neither on demand.
+What a copy that fails costs is `test_failed_copies`.
 """
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from chats import ALL, Talk
 from engine_tools import FAMILIES, Engines, text_tokens
+from held_copies import Copies, copies
 
 from strata_cli.engine import EngineFailed
+from strata_cli.errors import Interrupted
+from strata_cli.going_back import undo
 from strata_cli.llama_engine.copier import Copier
 from strata_cli.llama_engine.live import LlamaEngine
+from strata_cli.llama_engine.loading import Handles
 from strata_cli.llama_engine.state import SequenceState
+from strata_cli.signals import Stop
 
+__all__ = ["copies"]  # a fixture
 IN_MEMORY = replace(ALL, min_free_ram_bytes=0)
-EVICT = replace(IN_MEMORY, write_early=False)
 TEXTS = ("The first of all questions, and it is not too short.", "And the second?", "And what follows from both?")
 
 
@@ -33,43 +41,6 @@ def engines(tiny: Callable[..., Path]) -> Iterator[Engines]:
 @pytest.fixture(params=FAMILIES)
 def engine(request: pytest.FixtureRequest, engines: Engines) -> LlamaEngine:
     return engines(request.param)
-
-
-class Copies:
-    """What happens in the copier's thread: `go` lets a copy begin, `failures` counts those that are to fail."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.go, self.failures, self.made = threading.Event(), 0, 0
-        self.go.set()
-        get = SequenceState._get
-
-        def held_up(state: SequenceState, *arguments: object) -> None:
-            if threading.current_thread().name == "strata-copier":
-                assert self.go.wait(60)
-                self.made += 1
-                if self.failures:
-                    self.failures -= 1
-                    raise EngineFailed("the copy broke off")
-            get(state, *arguments)  # type: ignore[arg-type]
-
-        monkeypatch.setattr(SequenceState, "_get", held_up)
-
-    def hold(self, seconds: float) -> None:
-        """Hold copies up from now on, for that long."""
-        self.go.clear()
-        threading.Timer(seconds, self.go.set).start()
-
-
-@pytest.fixture
-def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
-    return Copies(monkeypatch)
-
-
-def names_only_what_is_there(root: Path, talk: Talk) -> bool:
-    head = talk.chat.opened.head if talk.chat.opened else None
-    assert head is not None
-    refs = [ref for state in head.states.values() for ref in (*state.segments, *state.parts)]
-    return bool(refs) and all((root / "segments" / ref.file).exists() for ref in refs)
 
 
 # -- the engine
@@ -152,6 +123,120 @@ def test_an_unexpected_error_is_a_failed_copy_and_the_thread_goes_on() -> None:
     assert done == [1]
 
 
+@contextmanager
+def interrupted_in(seconds: float) -> Iterator[Stop]:
+    """A Ctrl-C some time from now, taken as a command takes it; the handlers that were there come back."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    stop = Stop()
+    stop.install()
+    timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    try:
+        with stop.deferring(), stop.raising():
+            yield stop
+    finally:
+        timer.join()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_an_interrupt_while_waiting_is_raised_and_the_next_call_waits_on(engines: Engines, copies: Copies) -> None:
+    engine = engines("llama")
+    engine.clear()
+    engine.read(text_tokens(100))
+    copies.hold(1.0)
+    captured = engine.capture(0, 100, behind=True)
+    with pytest.raises(Interrupted), interrupted_in(0.2):
+        engine.settle()
+    assert not copies.go.is_set()
+    engine.settle()
+    assert copies.go.is_set()
+    captured.release()
+
+
+def test_an_interrupt_never_frees_a_context_that_is_being_copied(
+    engines: Engines, copies: Copies, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`/context N` right after a turn, and Ctrl-C: the old context lives until the copy has ended."""
+    engine, freed = engines("llama"), []
+    free = Handles.free_context
+
+    def watched(handles: Handles) -> None:
+        freed.append(copies.go.is_set())
+        free(handles)
+
+    monkeypatch.setattr(Handles, "free_context", watched)
+    with Talk(engine, tmp_path / "data", policy=IN_MEMORY).open("one") as talk:
+        copies.hold(1.0)
+        talk.say(TEXTS[0])
+        size = engine.context_tokens
+        with pytest.raises(Interrupted), interrupted_in(0.2):
+            talk.chat.grow(2 * size)
+        assert all(freed)
+        assert talk.say(TEXTS[1]).finish == "length"
+
+
+def test_an_interrupt_in_the_walk_is_no_file_that_cannot_be_read(
+    engines: Engines, copies: Copies, tmp_path: Path
+) -> None:
+    with Talk(engines("llama"), tmp_path / "data", policy=IN_MEMORY).open("one") as talk:
+        assert talk.say(TEXTS[0]).ticket.done.wait(60)
+        copies.hold(0.5)
+        talk.say(TEXTS[1])
+        undo(talk.chat, 1)
+        with pytest.raises(Interrupted), interrupted_in(0.2):
+            for _ in range(1000):
+                talk.chat.plan("Another one?")
+                time.sleep(0.01)
+
+
+def test_without_a_thread_the_copy_is_made_at_once(
+    engines: Engines, copies: Copies, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No more threads are to be had (a limit of the system): the turn waits, and everything after it is right."""
+    engine, start = engines("llama"), threading.Thread.start
+
+    def refused(thread: threading.Thread) -> None:
+        if thread.name == "strata-copier":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    engine.state.close()
+    with monkeypatch.context() as limited, Talk(engine, tmp_path / "data", policy=IN_MEMORY).open("one") as talk:
+        limited.setattr(threading.Thread, "start", refused)
+        first = talk.say(TEXTS[0])
+        assert first.ticket.done.wait(60) and first.parked.segments and copies.made == 0
+        talk.say(TEXTS[1])
+    with Talk(engine, tmp_path / "data", policy=IN_MEMORY).open("one") as talk:
+        assert talk.say(TEXTS[2]).source == "disk"
+    assert copies.made
+
+
+def test_a_capture_that_cannot_begin_leaves_nothing_behind(engines: Engines, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engines("gemma3")
+    engine.clear()
+    engine.read(text_tokens(100))
+    expected = bytes(engine.capture(50, 100).rows or b"")
+
+    def broken(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    for behind in (False, True):
+        with monkeypatch.context() as failing:
+            failing.setattr(SequenceState, "_copied", broken)
+            with pytest.raises(MemoryError):
+                engine.capture(0, 50, behind=behind)
+        assert bytes(engine.capture(50, 100).rows or b"") == expected
+
+
+def test_a_prune_is_not_locked_out_by_a_copy(engines: Engines, copies: Copies, tmp_path: Path) -> None:
+    with Talk(engines("llama"), tmp_path / "data", policy=IN_MEMORY).open("one") as talk:
+        copies.hold(0.5)
+        talk.say(TEXTS[0])
+        with talk.store.exclusive():
+            assert not copies.go.is_set()
+
+
 def test_closing_waits_for_the_copy_and_ends_the_thread() -> None:
     copier, done = Copier(), []
 
@@ -201,31 +286,3 @@ def test_B3_the_turn_does_not_wait_for_the_copy(engine: LlamaEngine, copies: Cop
         assert result.ticket.done.wait(60)
         assert said == [False], "the turn ended only with its copy"
         assert result.parked.skipped is None and result.ticket.failure is None
-
-
-@pytest.mark.parametrize("policy", [IN_MEMORY, EVICT], ids=["park", "evict"])
-def test_a_copy_that_fails_is_told_once_and_costs_reading_alone(
-    engine: LlamaEngine, copies: Copies, tmp_path: Path, policy: object
-) -> None:
-    """The head never names what was not copied, and what comes later covers it again."""
-    with Talk(engine, tmp_path / "plain", policy=IN_MEMORY).open("one") as talk:
-        expected = talk.say_all(TEXTS)
-    root = tmp_path / "data"
-    with Talk(engine, root, policy=policy).open("one") as talk:  # type: ignore[arg-type]
-        copies.failures = 1
-        replies = [talk.say(TEXTS[0])]
-        replies[0].ticket.done.wait(60)
-        talk.chat.keeper.wait()
-        talk.open("other")
-        talk.say("Something else altogether.")
-        talk.open("one")
-        replies += [talk.say(text) for text in TEXTS[1:]]
-        assert [result.reply_tokens for result in replies] == expected
-        told = talk.notices
-    assert sum("the copy broke off" in notice.text and notice.warning for notice in told) >= 1
-    assert sum(notice.text.startswith("not saved") for notice in told) <= 1
-    with Talk(engine, root, policy=IN_MEMORY).open("one") as talk:
-        again = talk.say("Once more?")
-        assert again.not_reused is None or again.not_reused.code != "missing"
-        talk.chat.keeper.wait()
-        assert names_only_what_is_there(root, talk)

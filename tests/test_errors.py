@@ -25,9 +25,15 @@ EXPECTED = {
 @pytest.mark.parametrize("name", EXPECTED)
 def test_status_and_code(name: str) -> None:
     error = getattr(errors, name)("what, where", hint="what next")
-    assert isinstance(error, errors.StrataError)
+    assert isinstance(error, errors.Told) and isinstance(error, errors.StrataError) != isinstance(error, errors.Stopped)
     assert (error.exit_code, error.code) == EXPECTED[name]
     assert (error.message, error.hint, str(error)) == ("what, where", "what next", "what, where")
+
+
+@pytest.mark.parametrize("name", ["Interrupted", "Terminated"])
+def test_a_signal_is_no_failure_that_somebody_gets_by_without(name: str) -> None:
+    """Many go on without a file that cannot be read; none of them may take Ctrl-C for that."""
+    assert not issubclass(getattr(errors, name), Exception)
 
 
 def test_a_full_disk_is_caught_as_storage_and_as_no_room() -> None:

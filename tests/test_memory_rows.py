@@ -17,6 +17,7 @@ from chats import ALL, Talk
 from engine_tools import FAMILIES, Engines
 from faulty_files import UnflushedFiles
 
+from strata_cli.going_back import undo
 from strata_cli.turn import TurnResult
 
 MEMORY_OF_ALL = replace(ALL, min_free_ram_bytes=0)
@@ -262,6 +263,17 @@ def test_B4_evict_writes_at_the_end(engines: Engines, tmp_path: Path) -> None:
     with Talk(engines("llama"), tmp_path / "data").open("one") as again:
         result = again.say("The third question.")
         assert result.source == "disk" and result.not_reused is None
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_B4_evict_leaves_nothing_unwritten_that_was_undone(engines: Engines, tmp_path: Path, family: str) -> None:
+    """Nobody names it any more, and it would stay in memory for as long as the process lives."""
+    with Talk(engines(family), tmp_path / "data", policy=EVICT).open("one") as talk:
+        settled(talk.say("The first question."))
+        settled(talk.say("The second question."))
+        undo(talk.chat, 1)
+        settled(talk.say("Another second question."))
+    assert talk.chat.keeper.shelf.tier.unwritten() == []
 
 
 def test_B1_evict_writes_when_memory_is_needed(engines: Engines, tmp_path: Path) -> None:

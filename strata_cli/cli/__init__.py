@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
-from ..errors import StrataError, UsageProblem
+from ..errors import StrataError, Told, UsageProblem
 from ..output import Mode, Output, prepare_streams
 from .app import app
 
@@ -69,7 +69,7 @@ def status(arguments: list[str]) -> int:
         load_commands(arguments)
         result: Any = app(arguments, prog_name="strata", standalone_mode=False)
         return result if isinstance(result, int) else 0
-    except StrataError as error:
+    except Told as error:
         return out.fail(error)
     except KeyboardInterrupt:
         return 130

@@ -4,7 +4,6 @@ Owns the thread and the waiting for it: one copy at a time, and nobody may touch
 What is copied, and whither, is `state`'s.
 """
 
-import contextlib
 import queue
 import threading
 import time
@@ -32,9 +31,13 @@ class Copying:
         finally:
             self._done.set()
 
+    def ended(self) -> None:
+        """Wait until it has ended, however that was."""
+        self._done.wait()
+
     def wait(self) -> None:
         """Wait until all bytes are there. Raises EngineFailed where llama.cpp did not give them."""
-        self._done.wait()
+        self.ended()
         if self._failure is not None:
             raise self._failure
 
@@ -48,29 +51,52 @@ class Copier:
         self._last: Copying | None = None
 
     def start(self, copy: Callable[[], None]) -> Copying:
-        """Begin `copy` behind what is being copied."""
+        """Begin `copy` behind what is being copied; where no thread is to be had, it has ended when this returns."""
         self.settle()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="strata-copier", daemon=True)
-            self._thread.start()
-        self._last = Copying(copy)
-        self._jobs.put(self._last)
+        copying = Copying(copy)
+        if not self._has_thread():
+            copying.run()
+            return copying
+        self._last = copying
+        self._jobs.put(copying)
         time.sleep(0)  # lets the thread have the interpreter: else the copy begins when the caller next waits
-        return self._last
+        return copying
+
+    def _has_thread(self) -> bool:
+        if self._thread is None:
+            thread = threading.Thread(target=self._work, name="strata-copier", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return False
+            self._thread = thread
+        return True
 
     def settle(self) -> None:
-        """Wait until nothing is being copied, however that ended."""
-        last, self._last = self._last, None
-        if last is not None:
-            with contextlib.suppress(StrataError):
-                last.wait()
+        """Wait until nothing is being copied. A signal that raises meanwhile changes nothing: the next call waits."""
+        if self._last is not None:
+            self._last.ended()
+            self._last = None
+
+    def see_through(self) -> None:
+        """Wait to the end, and only then raise what a signal raised meanwhile: the context is about to be freed."""
+        raised: BaseException | None = None
+        while self._last is not None:
+            try:
+                self.settle()
+            except BaseException as error:
+                raised = error
+        if raised is not None:
+            raise raised
 
     def close(self) -> None:
-        """End the thread behind what is being copied."""
-        self.settle()
-        if self._thread is not None:
-            self._jobs.put(None)
-            self._thread = None
+        """End the thread behind what is being copied. Raises as `see_through` does, when all is done."""
+        try:
+            self.see_through()
+        finally:
+            if self._thread is not None:
+                self._jobs.put(None)
+                self._thread = None
 
     def _work(self) -> None:
         while (copying := self._jobs.get()) is not None:

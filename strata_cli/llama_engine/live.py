@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..engine import Buffer, Cancelled, Captured, EngineFailed, Memory, ModelFacts, Rebuild, Sampling
-from ..errors import NoRoom, StrataError
+from ..errors import NoRoom
 from ..identity import Identity
 from ..state_shape import Shape, check_state
 from .binding import LOG, llama
@@ -73,17 +73,21 @@ class LlamaEngine:
 
     def _decode(self, tokens: Sequence[int]) -> None:
         self.settle()
-        batch, start = self._batch, len(self._tokens)
+        batch, start, done = self._batch, len(self._tokens), False
         batch.n_tokens = len(tokens)
         for i, token in enumerate(tokens):
             batch.token[i], batch.pos[i], batch.n_seq_id[i] = token, start + i, 1
             batch.seq_id[i][0] = LIVE
             batch.logits[i] = i == len(tokens) - 1
-        result = self._lc.llama_decode(self._context, batch)
-        if result:
-            self._recover(start)
-            raise EngineFailed(f"llama.cpp could not read {len(tokens)} tokens (code {result}): {LOG.reason()}")
-        self._tokens.extend(tokens)
+        try:
+            result = self._lc.llama_decode(self._context, batch)
+            if result:
+                raise EngineFailed(f"llama.cpp could not read {len(tokens)} tokens (code {result}): {LOG.reason()}")
+            self._tokens.extend(tokens)
+            done = True
+        finally:
+            if not done:  # a signal that raises here counts, too: what is held must be what the account says
+                self._recover(start)
 
     def _recover(self, position: int) -> None:
         # A failed decode leaves a recurrent or hybrid memory corrupt behind a position that looks valid.
@@ -91,6 +95,7 @@ class LlamaEngine:
             self.clear()
         else:
             self.state.cut(position)
+            del self._tokens[position:]
 
     def start_sampling(self, sampling: Sampling) -> None:
         if self._sampler is not None:
@@ -148,7 +153,7 @@ class LlamaEngine:
         """See `Engine.rebuild`. Rows first and parts last: copying an empty partial over clears a recurrent one."""
         try:
             self._rebuild(plan)
-        except EngineFailed:
+        except BaseException:
             self.clear()
             raise
         self._tokens[:] = plan.tokens
@@ -179,7 +184,7 @@ class LlamaEngine:
         self.clear()
         try:
             self._open(context_tokens)
-        except StrataError:
+        except BaseException:
             self._open(before)
             raise
 
@@ -190,7 +195,12 @@ class LlamaEngine:
         self.state = SequenceState(self._context, self.memory)
 
     def close(self) -> None:
-        self.state.close()
+        try:
+            self.state.close()
+        finally:
+            self._free()
+
+    def _free(self) -> None:
         if self._sampler is not None:
             self._sampler.close()
             self._sampler = None

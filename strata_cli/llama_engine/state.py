@@ -4,12 +4,11 @@ Owns the recipe of docs/design.md ("Engine recipe"): sequence 0 is live, sequenc
 copies between them move no K/V. Knows tokens only as positions. Whatever touches the context waits for `copier` first.
 """
 
-import contextlib
 import ctypes
 import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +63,7 @@ class SequenceState:
         `behind`: the copy is made by another thread, and what is returned says when it is `ready`.
         """
         self.settle()
+        block: Block | None = None
         self._lc.llama_memory_seq_cp(self._cells, LIVE, SCRATCH, start, end)
         try:
             whole_bytes = self._size(WHOLE) if rows and self._memory.has_rows else 0
@@ -71,21 +71,26 @@ class SequenceState:
             if not self._memory.has_parts:
                 self._row_bytes = max(self._row_bytes, whole_bytes / (end - start))
             block = self.arena.take(whole_bytes + part_bytes)
+            copying = self._copied(block, whole_bytes, part_bytes, behind=behind)
         except BaseException:
+            self._copier.see_through()
             self._clear_scratch()
+            if block is not None:
+                block.release()
             raise
         view = memoryview(block.memory)  # type: ignore[arg-type]
         part = view[whole_bytes : whole_bytes + part_bytes] if part_bytes else None
-        captured = Captured(start, end, self._rows_alone(view, whole_bytes, part_bytes), part, block.release)
+        alone = self._rows_alone(view, whole_bytes, part_bytes)
+        if copying is None:
+            return Captured(start, end, alone, part, block.release)
+        return Captured(start, end, alone, part, partial(_release, copying, block), copying.wait)
 
-        def copy() -> None:
-            self._copy(block.memory, whole_bytes, part_bytes)
-
-        if not behind:
-            copy()
-            return captured
-        copying = self._copier.start(copy)
-        return replace(captured, ready=copying.wait, release=lambda: _release(copying, block))
+    def _copied(self, block: Block, whole_bytes: int, part_bytes: int, *, behind: bool) -> Copying | None:
+        """Copy, or begin to. Raises EngineFailed."""
+        if behind:
+            return self._copier.start(lambda: self._copy(block.memory, whole_bytes, part_bytes))
+        self._copy(block.memory, whole_bytes, part_bytes)
+        return None
 
     def _copy(self, memory: npt.NDArray[np.uint8], whole_bytes: int, part_bytes: int) -> None:
         """The scratch sequence as bytes: the whole with an empty partial in the place of its own, then the part."""
@@ -209,6 +214,5 @@ class SequenceState:
 
 def _release(copying: Copying, block: Block) -> None:
     """Memory that is being filled is not given back before it is."""
-    with contextlib.suppress(EngineFailed):
-        copying.wait()
+    copying.ended()
     block.release()
