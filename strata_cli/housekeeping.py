@@ -37,6 +37,7 @@ class Housekeeper:
     now: Callable[[], float] = time.time
     pending: Counts = field(default_factory=Counts)
     with_state: set[str] = field(default_factory=set)
+    due: set[str] = field(default_factory=set)  # conversations behind which the budgets were not looked at yet
     told: set[str] = field(default_factory=set)
 
     def attach(self, chat: Chat) -> None:
@@ -45,7 +46,7 @@ class Housekeeper:
         chat.keeper.make_room = lambda needed_bytes: self.make_room(chat, needed_bytes)
 
     def after_turn(self, chat: Chat, result: TurnResult, *, had_state: bool) -> int:
-        """Everything that follows a turn. Never raises. Returns the bytes that it wrote for others to start from.
+        """What follows a turn, but for the budgets. Never raises. Returns the bytes written for others to start from.
 
         The chat may have gone on to another conversation meanwhile.
         """
@@ -57,8 +58,13 @@ class Housekeeper:
             made = self._quietly(lambda: self._keep_root(chat, had_state)) or 0
         self._count(result, made)
         if chat.policy.automatic and result.parked.segments:
-            self._quietly(lambda: self._stay_within(name, str(chat.name), had_state))
+            self._look_at_budgets(name, had_state)
         return made
+
+    def stay_within(self, chat: Chat) -> None:
+        """Prune once behind the turns since the last time (A9): it looks at the whole directory. Never raises."""
+        if self.due:
+            self._quietly(lambda: self._stay_within(str(chat.name)))
 
     def count_prefix(self, parked: Parked, written_bytes: int, reused: int, read: int) -> None:
         """Count a prefix that was made by hand."""
@@ -120,29 +126,30 @@ class Housekeeper:
 
     # -- the budgets
 
-    def _stay_within(self, name: str, current: str, had_state: bool) -> None:
-        """Prune after a park (A9), where a conversation is new here or the directory may have outgrown its size."""
-        limit = self.config.settings.store.max_size_bytes
+    def _look_at_budgets(self, name: str, had_state: bool) -> None:
+        """Only where a conversation is new here or the directory may have outgrown its size."""
         new = not had_state and name not in self.with_state
         self.with_state.add(name)
         known_bytes = estimated_bytes(self.store)
-        if not new and known_bytes is not None and known_bytes <= limit:
-            return
+        if new or known_bytes is None or known_bytes > self.config.settings.store.max_size_bytes:
+            self.due.add(name)
+
+    def _stay_within(self, current: str) -> None:
         auto, limits = self.config.settings.auto_sessions, self.config.settings.store
         policy = Policy(
             keep=auto.keep,
             max_age_s=auto.max_age_s,
             max_bytes=limits.max_size_bytes,
             leftovers=False,
-            protected=frozenset({name, current}),
+            protected=frozenset({*self.due, current}),
         )
         over_bytes, total_bytes = self._prune(policy)
+        self.due.clear()
         measured(self.store, total_bytes)
         if over_bytes and "budget" not in self.told:
             self.told.add("budget")
-            self.out.warning(
-                f"the session directory stays {format_bytes(over_bytes)} over {format_bytes(limit)}: no more may go"
-            )
+            limit = format_bytes(limits.max_size_bytes)
+            self.out.warning(f"the session directory stays {format_bytes(over_bytes)} over {limit}: no more may go")
 
     def make_room(self, chat: Chat, needed_bytes: int) -> bool:
         """Let the oldest automatic state go until a write of this size leaves the floor free (B5)."""

@@ -277,6 +277,8 @@ class Session:
             extra_bytes = self.housekeeper.after_turn(chat, result, had_state=had_state)
             parked = result.ticket.parked
             result.ticket.parked = replace(parked, bytes_written=parked.bytes_written + extra_bytes)
+        if waiting:
+            self.housekeeper.stay_within(waiting[-1][0])
 
     def settle(self) -> None:
         """Wait for the writer, as long as the policy allows, and do the chores that are left."""

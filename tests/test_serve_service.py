@@ -23,7 +23,7 @@ from strata_cli.engine import EngineFailed
 from strata_cli.serve.requests import read_body, read_chat
 from strata_cli.serve.statuses import STATUSES, BadRequest, error_body, status_of
 from strata_cli.serve.stopping import ServiceStop
-from strata_cli.serve.worker import Busy, Flags, Leaving, Worker
+from strata_cli.serve.worker import CHORES_AFTER, Busy, Flags, Leaving, Worker
 
 
 @pytest.fixture
@@ -253,6 +253,22 @@ def test_the_end_breaks_off_what_runs_and_what_waits() -> None:
     assert session.closed.wait(60)
     worker.thread.join(60)
     assert stop.status.exit_code == 143
+
+
+def test_chores_hold_nobody_up_but_are_done_in_the_end() -> None:
+    """They look at the whole directory, which takes a second where it holds thousands (A9)."""
+    session: Any = Bare()
+    worker = Worker(session, ServiceStop(), 3 * CHORES_AFTER)
+    worker.start()
+    goes_on, seen = blocked(worker), list[int]()
+    jobs = [worker.submit(lambda _, __: seen.append(session.chores_done)) for _ in range(2 * CHORES_AFTER)]
+    goes_on.set()
+    for job in jobs:
+        job.done.result(60)
+    worker.end()
+    worker.thread.join(60)
+    # The one that blocked counts: chores come behind the eighth and behind the sixteenth, and behind the last.
+    assert seen == [0] * (CHORES_AFTER - 1) + [1] * CHORES_AFTER + [2] and session.chores_done == 3
 
 
 def test_chores_are_done_while_nothing_waits(worker: Worker) -> None:

@@ -19,6 +19,7 @@ from .stopping import ServiceStop
 
 T = TypeVar("T")
 LOOKING_S = 1.0  # how long freeing the engine waits for who looks at its vocabulary
+CHORES_AFTER = 8  # jobs, while others wait: chores look at the whole directory
 ENDING = "the service is shutting down"
 
 
@@ -138,6 +139,7 @@ class Worker:
             self._changed.notify()
 
     def _work(self) -> None:
+        since_chores = 0
         while (job := self._next()) is not None:
             if job is not _CHORES:
                 self._stop.flags = job.flags
@@ -146,7 +148,10 @@ class Worker:
                 finally:
                     self._stop.flags = None
                     self.running = None
-            self._session.chores()
+            since_chores += 1
+            if not self.queue_length or since_chores >= CHORES_AFTER:
+                since_chores = 0
+                self._session.chores()
         self._leave()
 
     def _leave(self) -> None:
