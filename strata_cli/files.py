@@ -10,7 +10,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -35,6 +35,10 @@ class Entry(NamedTuple):
     is_folder: bool
     size: int
     mtime_ns: int
+
+
+# Whether the sizes of files are wanted, or of which names.
+Sizes = bool | Callable[[str], bool]
 
 
 class Files:
@@ -66,7 +70,7 @@ class Files:
             raise
         return fd
 
-    def open(self, path: Path, append: bool = False) -> int:
+    def open(self, path: Path | str, append: bool = False) -> int:
         """A descriptor of a regular file: to read, or to read and append (made with 0600 where missing)."""
         # Without O_NONBLOCK the open of a FIFO would wait for its other end.
         flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -113,8 +117,8 @@ class Files:
         """Remove one name."""
         os.unlink(path)
 
-    def list(self, path: Path, *, sizes: bool = True, nested: bool = False) -> list[Entry]:
-        """The names in a folder, unordered; [] when it is missing. `sizes` costs a stat each.
+    def list(self, path: Path, *, sizes: Sizes = True, nested: bool = False) -> list[Entry]:
+        """The names in a folder, unordered; [] when it is missing. `sizes` costs a stat each: all, none, or of which.
 
         `nested` adds what lies in its folders, as `folder/name` with its size, in one call: thousands are common.
         """
@@ -129,13 +133,13 @@ class Files:
             os.close(fd)
 
 
-def _entries(folder_fd: int, sizes: bool) -> list[Entry]:
+def _entries(folder_fd: int, sizes: Sizes) -> list[Entry]:
     entries = []
     with os.scandir(folder_fd) as found:
         for each in found:
             if each.is_dir(follow_symlinks=False):
                 entries.append(Entry(each.name, False, True, 0, 0))
-            elif not sizes:
+            elif not (sizes if isinstance(sizes, bool) else sizes(each.name)):
                 entries.append(Entry(each.name, each.is_file(follow_symlinks=False), False, 0, 0))
             else:
                 try:
@@ -208,7 +212,7 @@ def storage_errors(path: Path, doing: str) -> Iterator[None]:
         raise translated(error, path, doing) from error
 
 
-def translated(error: OSError, path: Path, doing: str) -> NotFound | StorageFailed:
+def translated(error: OSError, path: Path | str, doing: str) -> NotFound | StorageFailed:
     """The member of the error tree that says what `error` said."""
     text = f"cannot {doing} {str(path)!r}: "
     if error.errno == errno.ENOENT:
@@ -225,7 +229,7 @@ def translated(error: OSError, path: Path, doing: str) -> NotFound | StorageFail
     return StorageFailed(text + why)
 
 
-def read_bytes(files: Files, path: Path, limit_bytes: int) -> bytes:
+def read_bytes(files: Files, path: Path | str, limit_bytes: int) -> bytes:
     """The whole of a regular file. Raises Bad, before it allocates, where that is over `limit_bytes`."""
     try:
         fd = files.open(path)

@@ -153,8 +153,11 @@ def _state(raw: dict[str, Any]) -> StateRef:
 
 def files_of(head: Head) -> list[str]:
     """The files that a head names, rows and parts of every identity, without making values of them."""
-    states = states_as_json(head.states)
-    return [row[2] for state in states.values() for rows in (state["segments"], state["parts"]) for row in rows]
+    files: list[str] = []
+    for state in states_as_json(head.states).values():
+        files += [row[2] for row in state["segments"]]
+        files += [row[2] for row in state["parts"]]
+    return files
 
 
 def parse_head(data: bytes, name: str) -> Head:

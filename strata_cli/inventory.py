@@ -7,15 +7,16 @@ and no K/V is read. What is of use and what may go is decided above.
 import gc
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from .directory import RECORD_KINDS
 from .errors import Bad, NotFound, StrataError
-from .files import Entry, read_bytes, storage_errors
+from .files import Entry, Sizes, read_bytes, storage_errors
 from .head import Head, files_of
 from .names import NAME
 from .plain_head import parse_plain_head
@@ -125,9 +126,9 @@ def take_inventory(store: Store) -> Inventory:
     )
 
 
-def _list(store: Store, folder: Path, *, nested: bool = False) -> list[Entry]:
+def _list(store: Store, folder: Path, *, sizes: Sizes = True, nested: bool = False) -> list[Entry]:
     with storage_errors(folder, "list"):
-        return store.directory.files.list(folder, nested=nested)
+        return store.directory.files.list(folder, sizes=sizes, nested=nested)
 
 
 def _folder_bytes(store: Store, folder: Path) -> int:
@@ -137,34 +138,53 @@ def _folder_bytes(store: Store, folder: Path) -> int:
 def _records(store: Store, kind: str) -> tuple[tuple[Record, ...], int]:
     """The records of a kind by name, and the bytes of the other files in their folder."""
     sizes: dict[str, dict[str, int]] = {"json": {}, "jsonl": {}, "lock": {}}
-    stray = 0
-    folder = store.root / kind
-    for name, is_file, _, size, _ in _list(store, folder):
+    heads, logs, locks = sizes.values()
+    strays = []
+    # A head says its size when it is read.
+    for name, is_file, _, size, _ in _list(store, store.root / kind, sizes=_is_no_head):
         stem, _, suffix = name.rpartition(".")
-        if suffix in sizes and is_file and NAME.fullmatch(stem):
+        if suffix in sizes and is_file and (stem in heads or NAME.fullmatch(stem)):
             sizes[suffix][stem] = size
         elif is_file:
-            stray += size
-    heads, logs, locks = sizes["json"], sizes["jsonl"], sizes["lock"]
-    names = sorted(heads.keys() | logs.keys())
+            strays.append(name)
     held = {name for name in locks if store.holder(name, kind) is not None}
-    records = (_record(store, folder, name, heads.get(name), logs.get(name, 0), name in held) for name in names)
-    return tuple(each for each in records if each is not None), stray + sum(locks.values())
+    size_of = _SizesWhenAsked(store, kind)
+    found = (_record(store, kind, name, logs.get(name, 0), name in held, size_of) for name in sorted(heads))
+    textual = [_without_head(kind, name, logs[name], name in held) for name in logs.keys() - heads.keys()]
+    records = sorted([*filter(None, found), *textual], key=lambda record: record.name)
+    return tuple(records), sum(map(size_of, strays)) + sum(locks.values())
 
 
-def _record(store: Store, folder: Path, name: str, head_bytes: int | None, log_bytes: int, held: bool) -> Record | None:
-    kind = folder.name
-    if head_bytes is None:
-        why = "its head is missing, its text is there"
-        return Record(name, kind, None, (), 0, log_bytes, held, why, NotFound.code)
+def _is_no_head(name: str) -> bool:
+    return not name.endswith(".json")
+
+
+class _SizesWhenAsked:
+    """The size of a file beside the heads, in bytes: of one that could not be read, or that is no head."""
+
+    def __init__(self, store: Store, kind: str) -> None:
+        self._sizes = cache(lambda: store.record_sizes(kind))
+
+    def __call__(self, name: str) -> int:
+        return self._sizes().get(name, 0)
+
+
+def _without_head(kind: str, name: str, log_bytes: int, held: bool) -> Record:
+    return Record(name, kind, None, (), 0, log_bytes, held, "its head is missing, its text is there", NotFound.code)
+
+
+def _record(
+    store: Store, kind: str, name: str, log_bytes: int, held: bool, size_of: Callable[[str], int]
+) -> Record | None:
     try:
-        data = read_bytes(store.directory.files, folder / f"{name}.json", HEAD_LIMIT_BYTES)
+        # A path as text: thousands are opened in a row.
+        data = read_bytes(store.directory.files, f"{store.root}/{kind}/{name}.json", HEAD_LIMIT_BYTES)
         head = parse_plain_head(data, name)
     except NotFound:
         # Removed since the folder was listed.
         return None
     except StrataError as error:
-        return Record(name, kind, None, (), head_bytes, log_bytes, held, error.message, error.code)
+        return Record(name, kind, None, (), size_of(f"{name}.json"), log_bytes, held, error.message, error.code)
     return Record(name, kind, head, tuple(files_of(head)), len(data), log_bytes, held)
 
 

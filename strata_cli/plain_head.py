@@ -10,28 +10,36 @@ from typing import Any
 
 from .errors import StrataError
 from .head import HEAD_VERSION, Head, StoredStates, parse_head
-from .identity import has_check, parse_json
+from .identity import has_check, parse_json, parse_json_whole
 
 _TIME = r'"((?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|\+00:00))?)"'
 _TEXT = r'"([^"\\\x00-\x1f]*+)"'
 _COUNT = r"(0|[1-9][0-9]{0,14}+)"
-_FLAT = r"(\{[^{}]*+\})"  # an object without objects in it
-_DEEP = r"(\{[^{}]*+(?:\{[^{}]*+\}[^{}]*+)*+\})"
-_NUMBER = r"(?:0|[1-9][0-9]{0,14}+)"
+_DIGITS = r"[0-9]{1,15}+"
+
+
+# What follows is coarse where a JSON parser looks at the same text afterwards: searching for the next brace is several
+# times as fast as asking of each character whether it may stand there. Pieces that are JSON make a whole that is.
+def _object(before: str) -> str:
+    """What may be an object, up to the first brace that the key `before` follows."""
+    return rf'(\{{[^}}]*+\}}(?:[^}}]*+\}})*?)(?=,"{before}":)'
 
 
 def _rows(kind: str) -> str:
-    row = rf'\[{_NUMBER},{_NUMBER},"[0-9a-f]{{32}}/{_NUMBER}-[0-9a-f]{{32}}\.{kind}",{_NUMBER}\]'
-    return rf"(\[(?:{row}(?:,(?=\[)|(?=\])))*+\])"
+    row = rf'\[{_DIGITS},{_DIGITS},"[0-9a-f]{{32}}+/{_DIGITS}-[0-9a-f]{{32}}+\.{kind}",{_DIGITS}\]'
+    return rf"(\[(?:{row},?+)*+\])"
 
 
+_FLAT = r"(\{[^}]*+\})"
 _STATE = (
-    rf'"([0-9a-f]{{64}})":\{{"identity":{_DEEP},"parts":{_rows("part")},"segments":{_rows("seg")},"tokens":{_COUNT}\}}'
+    rf'"([0-9a-f]{{64}})":\{{"identity":{_object("parts")},"parts":{_rows("part")},"segments":{_rows("seg")},'
+    rf'"tokens":{_COUNT}\}}'
 )
 _PLAIN = re.compile(
-    rf'\{{"created":{_TIME},"engine":{_DEEP},"key":{_TEXT},"kind":"(auto|named)","last_turn":{_TIME},"lines":{_COUNT},'
-    rf'"model":{_FLAT},"name":{_TEXT},"pins":(\[\]),"states":\{{(?:{_STATE})?\}},"template":{_FLAT},"title":{_TEXT},'
-    rf'"tokens":{_COUNT},"turns":{_COUNT},"updated":{_TIME},"version":{HEAD_VERSION},"check":"[0-9a-f]{{16}}"\}}\n',
+    rf'\{{"created":{_TIME},"engine":{_object("key")},"key":{_TEXT},"kind":"(auto|named)","last_turn":{_TIME},'
+    rf'"lines":{_COUNT},"model":{_FLAT},"name":"[^"\\\x00-\x1f]*+","pins":\[\],"states":\{{(?:{_STATE})?\}},'
+    rf'"template":{_FLAT},"title":{_TEXT},"tokens":{_COUNT},"turns":{_COUNT},"updated":{_TIME},'
+    rf'"version":{HEAD_VERSION},"check":"[0-9a-f]{{16}}"\}}\n',
     re.ASCII,
 )
 
@@ -48,7 +56,7 @@ def _plain(data: bytes, name: str) -> Head | None:
     found = _PLAIN.fullmatch(data.decode())
     if found is None or not has_check(data[:-1]):
         return None
-    (created, engine, key, kind, last_turn, lines, model, _, _, digest, identity, parts, segments, covered,
+    (created, engine, key, kind, last_turn, lines, model, digest, identity, parts, segments, covered,
      template, title, tokens, turns, updated) = found.groups()  # fmt: skip
     states = {}
     if digest is not None:
@@ -87,8 +95,8 @@ def _shared(text: str) -> Any:
 
 
 def _read_rows(text: str) -> list[list[Any]] | None:
-    """The rows of a list that matched; None where one of them ends before it begins."""
+    """The rows of a list that matched; None where one of them ends before it begins. Raises Bad."""
     if text == "[]":
         return []
-    rows: list[list[Any]] = parse_json(text, "rows")
+    rows: list[list[Any]] = parse_json_whole(text, "rows")
     return rows if all([row[0] < row[1] for row in rows]) else None
