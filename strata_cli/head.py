@@ -123,12 +123,16 @@ def _state_as_json(state: StateRef) -> dict[str, Json]:
 
 
 class StoredStates(Mapping[str, StateRef]):
-    """The states of a head that was read: checked JSON, made into values at first use."""
+    """The states of a head that was read: checked JSON, made into values at first use.
 
-    __slots__ = ("_made", "raw")
+    `text_bytes`: what the only one, `"digest":{...}`, takes as canonical JSON; 0 where nobody measured it.
+    """
 
-    def __init__(self, raw: dict[str, Any]) -> None:
+    __slots__ = ("_made", "raw", "text_bytes")
+
+    def __init__(self, raw: dict[str, Any], text_bytes: int = 0) -> None:
         self.raw = raw
+        self.text_bytes = text_bytes
         self._made: dict[str, StateRef] | None = None
 
     def __getitem__(self, digest: str) -> StateRef:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -75,7 +75,7 @@ class Inventory:
         """Heads, logs, locks, counters, key: all that is not state."""
         return self.other_bytes + sum(record.head_bytes + record.log_bytes for record in self.records)
 
-    @property
+    @cached_property
     def total_bytes(self) -> int:
         loose = sum(each.bytes for each in (*self.temporaries, *self.quarantine))
         return self.text_bytes + sum(self.segments.values()) + self.stranger_bytes + loose

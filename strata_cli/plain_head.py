@@ -10,7 +10,7 @@ from typing import Any
 
 from .errors import StrataError
 from .head import HEAD_VERSION, Head, StoredStates, parse_head
-from .identity import has_check, parse_json, parse_json_whole
+from .identity import canonical_json, has_check, parse_json, parse_json_whole
 
 _TIME = r'"((?:\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,6})?(?:Z|\+00:00))?)"'
 _TEXT = r'"([^"\\\x00-\x1f]*+)"'
@@ -35,6 +35,7 @@ _STATE = (
     rf'"([0-9a-f]{{64}})":\{{"identity":{_object("parts")},"parts":{_rows("part")},"segments":{_rows("seg")},'
     rf'"tokens":{_COUNT}\}}'
 )
+_STATE_BYTES = len('"":{"identity":,"parts":,"segments":,"tokens":}') + 64
 _PLAIN = re.compile(
     rf'\{{"created":{_TIME},"engine":{_object("key")},"key":{_TEXT},"kind":"(auto|named)","last_turn":{_TIME},'
     rf'"lines":{_COUNT},"model":{_FLAT},"name":"[^"\\\x00-\x1f]*+","pins":\[\],"states":\{{(?:{_STATE})?\}},'
@@ -58,12 +59,16 @@ def _plain(data: bytes, name: str) -> Head | None:
         return None
     (created, engine, key, kind, last_turn, lines, model, digest, identity, parts, segments, covered,
      template, title, tokens, turns, updated) = found.groups()  # fmt: skip
-    states = {}
+    states = StoredStates({})
     if digest is not None:
         rows, part_rows = _read_rows(segments), _read_rows(parts)
         if rows is None or part_rows is None:
             return None
-        states = {digest: {"identity": _shared(identity), "segments": rows, "parts": part_rows, "tokens": int(covered)}}
+        fields, fields_bytes = _identity(identity)
+        state = {"identity": fields, "segments": rows, "parts": part_rows, "tokens": int(covered)}
+        # The rows hold no blank and no zero too many, or they were not matched or are no JSON.
+        measured = fields_bytes and _STATE_BYTES + fields_bytes + len(parts) + len(segments) + len(covered)
+        states = StoredStates({digest: state}, measured)
     head = object.__new__(Head)
     # A frozen dataclass sets its fields one by one, which takes longer than all of the above.
     head.__dict__.update(
@@ -81,7 +86,7 @@ def _plain(data: bytes, name: str) -> Head | None:
         tokens=int(tokens),
         lines=int(lines),
         pins=(),
-        states=StoredStates(states),
+        states=states,
         extra={},
         version=HEAD_VERSION,
     )
@@ -92,6 +97,13 @@ def _plain(data: bytes, name: str) -> Head | None:
 def _shared(text: str) -> Any:
     """An object that many heads have. Nobody writes into it. Raises Bad."""
     return parse_json(text, "a part of a head")
+
+
+@lru_cache(1000)
+def _identity(text: str) -> tuple[Any, int]:
+    """The same of an identity, and what it takes as canonical JSON, in bytes; 0 where it was written otherwise."""
+    value, data = _shared(text), text.encode()
+    return value, len(data) if canonical_json(value) == data else 0
 
 
 def _read_rows(text: str) -> list[list[Any]] | None:

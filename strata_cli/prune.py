@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from .head import states_as_json
 from .inventory import Inventory, Record, uncollected
 from .prune_plan import Item, Kept, PrunePlan, is_pinned, possible_users_of, price, priced
 from .sizes import format_age, format_bytes, format_span
@@ -213,6 +214,8 @@ class _Sheet:
     # -- the budget
 
     def _until_it_fits(self) -> None:
+        if not self.may_be_over:
+            return
         self.spared = self._spared()
         candidates = [r for r in self.inventory.conversations if self._in_scope(r) and r.files and self._may_go(r)]
         order = eviction_order if self.policy.single_turns_first else last_use
@@ -253,7 +256,7 @@ class _Sheet:
 
     def _drop_state(self, record: Record, reason: str, digests: tuple[str, ...] = ()) -> None:
         assert record.head is not None
-        wanted = digests or tuple(record.head.states)
+        wanted = digests or tuple(states_as_json(record.head.states))
         self._choose(Item("state", record.name, 0, reason, record.kind, wanted), record)
 
     def _choose(self, item: Item, record: Record | None = None) -> None:

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .head import Head, StateRef, files_of, states_as_json
+from .head import Head, StateRef, StoredStates, files_of, states_as_json
 from .identity import canonical_json
 from .inventory import Inventory, Record
 
@@ -116,7 +116,7 @@ def let_go(files: Iterable[str], users: Counter[str]) -> list[str]:
 
 def files_let_go(item: Item, record: Record) -> list[str]:
     """The files that a conversation or prefix gives up by this item; others may still name them."""
-    if item.what != "state" or record.head is None or len(item.digests) == len(record.head.states):
+    if item.what != "state" or record.head is None or len(item.digests) == len(states_as_json(record.head.states)):
         return list(dict.fromkeys(record.files))
     stay = set(files_of(stripped(record.head, item.digests)))
     return [file for file in dict.fromkeys(record.files) if file not in stay]
@@ -133,7 +133,8 @@ def price(item: Item, record: Record, users: Counter[str], segments: Mapping[str
 def _shorter_by(head: Head, digests: Sequence[str]) -> int:
     """By how many bytes the head's file gets shorter: canonical JSON is made of its parts."""
     states = states_as_json(head.states)
-    going = sum([_json_bytes(digest, states[digest]) for digest in digests])
+    measured = head.states.text_bytes if digests and isinstance(head.states, StoredStates) else 0
+    going = measured or sum([_json_bytes(digest, states[digest]) for digest in digests])
     # Between states, and between what goes and what stays, is one comma each.
     return going + len(digests) - (0 < len(digests) == len(states))
 
@@ -161,6 +162,7 @@ def _identity_bytes(digest: str, identity: Mapping[str, Any]) -> int:
 
 
 EXECUTION_ORDER = ("temporary", "quarantine", "segment", "branch", "conversation", "prefix", "state")
+_ORDER = {what: place for place, what in enumerate(EXECUTION_ORDER)}
 
 
 def priced(items: Iterable[Item], inventory: Inventory) -> Iterator[Item]:
@@ -170,7 +172,7 @@ def priced(items: Iterable[Item], inventory: Inventory) -> Iterator[Item]:
     """
     users = possible_users_of(inventory)
     records = {(record.kind, record.name): record for record in inventory.records}
-    for item in sorted(items, key=lambda each: EXECUTION_ORDER.index(each.what)):
+    for item in sorted(items, key=lambda each: _ORDER[each.what]):
         if item.what in ("conversation", "prefix", "state"):
             record = records[item.kind, item.name]
             yield item.freeing(price(item, record, users, inventory.segments))
