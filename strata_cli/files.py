@@ -21,6 +21,9 @@ from .errors import Bad, DiskFull, NotFound, StorageFailed
 Buffer = bytes | bytearray | memoryview
 
 BLOCK_BYTES = 16 * 1024 * 1024
+# Without O_NONBLOCK the open of a FIFO would wait for its other end.
+_TO_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_TO_APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 # What a file system answers that cannot reserve; the write itself then says whether there is room.
@@ -72,10 +75,7 @@ class Files:
 
     def open(self, path: Path | str, append: bool = False) -> int:
         """A descriptor of a regular file: to read, or to read and append (made with 0600 where missing)."""
-        # Without O_NONBLOCK the open of a FIFO would wait for its other end.
-        flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        flags |= os.O_RDWR | os.O_APPEND | os.O_CREAT if append else os.O_RDONLY
-        fd = os.open(path, flags, 0o600)
+        fd = os.open(path, _TO_APPEND if append else _TO_READ, 0o600)
         try:
             mode = os.fstat(fd).st_mode
             if not stat.S_ISREG(mode):
@@ -234,7 +234,8 @@ def read_bytes(files: Files, path: Path | str, limit_bytes: int) -> bytes:
     try:
         fd = files.open(path)
         try:
-            size = os.fstat(fd).st_size
+            # Sooner told than by fstat, and a regular file has it: thousands are read in a row.
+            size = os.lseek(fd, 0, os.SEEK_END)
             if size > limit_bytes:
                 raise Bad(f"{str(path)!r} has {size} bytes, more than the {limit_bytes} that it may have")
             return _read_up_to(fd, size)
@@ -245,15 +246,14 @@ def read_bytes(files: Files, path: Path | str, limit_bytes: int) -> bytes:
 
 
 def _read_up_to(fd: int, size: int) -> bytes:
-    data = os.read(fd, size)
+    data = os.pread(fd, size, 0)
     if len(data) == size:
         return data
     # A signal or the kernel's limit of 2 GiB a call cut the read short.
-    blocks = [data]
-    missing = size - len(data)
-    while missing and (block := os.read(fd, missing)):
+    blocks, done = [data], len(data)
+    while done < size and (block := os.pread(fd, size - done, done)):
         blocks.append(block)
-        missing -= len(block)
+        done += len(block)
     return b"".join(blocks)
 
 

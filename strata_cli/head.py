@@ -125,13 +125,15 @@ def _state_as_json(state: StateRef) -> dict[str, Json]:
 class StoredStates(Mapping[str, StateRef]):
     """The states of a head that was read: checked JSON, made into values at first use.
 
-    `text_bytes`: what the only one, `"digest":{...}`, takes as canonical JSON; 0 where nobody measured it.
+    `text_bytes`: what the only one, `"digest":{...}`, takes as canonical JSON; 0 where nobody measured it. `files`:
+    those that they name, where somebody has them already.
     """
 
-    __slots__ = ("_made", "raw", "text_bytes")
+    __slots__ = ("_made", "files", "raw", "text_bytes")
 
-    def __init__(self, raw: dict[str, Any], text_bytes: int = 0) -> None:
+    def __init__(self, raw: dict[str, Any], files: tuple[str, ...] | None = None, text_bytes: int = 0) -> None:
         self.raw = raw
+        self.files = files
         self.text_bytes = text_bytes
         self._made: dict[str, StateRef] | None = None
 
@@ -155,13 +157,12 @@ def _state(raw: dict[str, Any]) -> StateRef:
     return StateRef(raw["identity"], segments, parts, raw["tokens"])
 
 
-def files_of(head: Head) -> list[str]:
+def files_of(head: Head) -> tuple[str, ...]:
     """The files that a head names, rows and parts of every identity, without making values of them."""
-    files: list[str] = []
-    for state in states_as_json(head.states).values():
-        files += [row[2] for row in state["segments"]]
-        files += [row[2] for row in state["parts"]]
-    return files
+    if isinstance(head.states, StoredStates) and head.states.files is not None:
+        return head.states.files
+    states = states_as_json(head.states)
+    return tuple([row[2] for state in states.values() for rows in (state["segments"], state["parts"]) for row in rows])
 
 
 def parse_head(data: bytes, name: str) -> Head:

@@ -149,7 +149,8 @@ def _records(store: Store, kind: str) -> tuple[tuple[Record, ...], int]:
             strays.append(name)
     held = {name for name in locks if store.holder(name, kind) is not None}
     size_of = _SizesWhenAsked(store, kind)
-    found = (_record(store, kind, name, logs.get(name, 0), name in held, size_of) for name in sorted(heads))
+    read = _Reader(store, kind, size_of)
+    found = (read.record(name, logs.get(name, 0), name in held) for name in sorted(heads))
     textual = [_without_head(kind, name, logs[name], name in held) for name in logs.keys() - heads.keys()]
     records = sorted([*filter(None, found), *textual], key=lambda record: record.name)
     return tuple(records), sum(map(size_of, strays)) + sum(locks.values())
@@ -173,19 +174,24 @@ def _without_head(kind: str, name: str, log_bytes: int, held: bool) -> Record:
     return Record(name, kind, None, (), 0, log_bytes, held, "its head is missing, its text is there", NotFound.code)
 
 
-def _record(
-    store: Store, kind: str, name: str, log_bytes: int, held: bool, size_of: Callable[[str], int]
-) -> Record | None:
-    try:
-        # A path as text: thousands are opened in a row.
-        data = read_bytes(store.directory.files, f"{store.root}/{kind}/{name}.json", HEAD_LIMIT_BYTES)
-        head = parse_plain_head(data, name)
-    except NotFound:
-        # Removed since the folder was listed.
-        return None
-    except StrataError as error:
-        return Record(name, kind, None, (), size_of(f"{name}.json"), log_bytes, held, error.message, error.code)
-    return Record(name, kind, head, tuple(files_of(head)), len(data), log_bytes, held)
+class _Reader:
+    """Reads the heads of a kind. `size_of` tells the bytes of a file that could not be read."""
+
+    def __init__(self, store: Store, kind: str, size_of: Callable[[str], int]) -> None:
+        self._files, self._kind, self._size_of = store.directory.files, kind, size_of
+        self._folder = f"{store.root / kind}{os.sep}"  # as text: thousands of paths are made of it
+
+    def record(self, name: str, log_bytes: int, held: bool) -> Record | None:
+        """None for one that was removed since the folder was listed."""
+        try:
+            data = read_bytes(self._files, f"{self._folder}{name}.json", HEAD_LIMIT_BYTES)
+            head = parse_plain_head(data, name)
+        except NotFound:
+            return None
+        except StrataError as error:
+            size, why = self._size_of(f"{name}.json"), error.message
+            return Record(name, self._kind, None, (), size, log_bytes, held, why, error.code)
+        return Record(name, self._kind, head, files_of(head), len(data), log_bytes, held)
 
 
 def _segments(store: Store) -> tuple[dict[str, int], int]:

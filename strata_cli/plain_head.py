@@ -8,7 +8,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from .errors import StrataError
+from .errors import Bad, StrataError
 from .head import HEAD_VERSION, Head, StoredStates, parse_head
 from .identity import canonical_json, has_check, parse_json, parse_json_whole
 
@@ -45,6 +45,9 @@ _PLAIN = re.compile(
 )
 
 
+_NO_STATES = StoredStates({}, ())
+
+
 def parse_plain_head(data: bytes, name: str) -> Head:
     """What `parse_head` gives, sooner where the head is plain. Raises as it does."""
     try:
@@ -59,16 +62,7 @@ def _plain(data: bytes, name: str) -> Head | None:
         return None
     (created, engine, key, kind, last_turn, lines, model, digest, identity, parts, segments, covered,
      template, title, tokens, turns, updated) = found.groups()  # fmt: skip
-    states = StoredStates({})
-    if digest is not None:
-        rows, part_rows = _read_rows(segments), _read_rows(parts)
-        if rows is None or part_rows is None:
-            return None
-        fields, fields_bytes = _identity(identity)
-        state = {"identity": fields, "segments": rows, "parts": part_rows, "tokens": int(covered)}
-        # The rows hold no blank and no zero too many, or they were not matched or are no JSON.
-        measured = fields_bytes and _STATE_BYTES + fields_bytes + len(parts) + len(segments) + len(covered)
-        states = StoredStates({digest: state}, measured)
+    states = _NO_STATES if digest is None else _states(digest, identity, parts, segments, covered)
     head = object.__new__(Head)
     # A frozen dataclass sets its fields one by one, which takes longer than all of the above.
     head.__dict__.update(
@@ -106,9 +100,25 @@ def _identity(text: str) -> tuple[Any, int]:
     return value, len(data) if canonical_json(value) == data else 0
 
 
-def _read_rows(text: str) -> list[list[Any]] | None:
-    """The rows of a list that matched; None where one of them ends before it begins. Raises Bad."""
+def _states(digest: str, identity: str, parts: str, segments: str, covered: str) -> StoredStates:
+    """The only state of a head, of the texts that matched. Raises Bad where they are not what they look like."""
+    fields, fields_bytes = _identity(identity)
+    rows, files = _read_rows(segments)
+    part_rows, part_files = _read_rows(parts)
+    state = {"identity": fields, "segments": rows, "parts": part_rows, "tokens": int(covered)}
+    # The rows hold no blank and no zero too many, or they had not matched or were no JSON.
+    measured = fields_bytes and _STATE_BYTES + fields_bytes + len(parts) + len(segments) + len(covered)
+    return StoredStates({digest: state}, files + part_files, measured)
+
+
+def _read_rows(text: str) -> tuple[list[list[Any]], tuple[str, ...]]:
+    """The rows of a list that matched, and their files. Raises Bad, too where one of them ends before it begins."""
     if text == "[]":
-        return []
+        return [], ()
     rows: list[list[Any]] = parse_json_whole(text, "rows")
-    return rows if all([row[0] < row[1] for row in rows]) else None
+    files = []
+    for start, end, file, _ in rows:
+        if start >= end:
+            raise Bad("a segment ends before it begins")
+        files.append(file)
+    return rows, tuple(files)
