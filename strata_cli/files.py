@@ -1,4 +1,4 @@
-"""The eight file-system calls that everything durable goes through, and the two verbs built on them.
+"""The nine file-system calls that everything durable goes through, and the two verbs built on them.
 
 It owns how bytes reach the disk: exclusive temporaries of mode 0600, space reserved first, no symlink
 followed, regular files only. What the bytes mean is decided above. Raw OSErrors leave the calls;
@@ -23,6 +23,7 @@ Buffer = bytes | bytearray | memoryview
 BLOCK_BYTES = 16 * 1024 * 1024
 # Without O_NONBLOCK the open of a FIFO would wait for its other end.
 _TO_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _TO_APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
@@ -53,7 +54,7 @@ class Files:
             os.mkdir(path, 0o700)
             return True
         except FileExistsError:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(path, _FOLDER)
         try:
             if stat.S_IMODE(os.fstat(fd).st_mode) & 0o077:
                 os.fchmod(fd, 0o700)
@@ -99,7 +100,7 @@ class Files:
         if isinstance(target, int):
             _sync(target)
             return
-        fd = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(target, _FOLDER)
         try:
             _sync(fd)
         except OSError as error:
@@ -117,20 +118,33 @@ class Files:
         """Remove one name."""
         os.unlink(path)
 
-    def list(self, path: Path, *, sizes: Sizes = True, nested: bool = False) -> list[Entry]:
-        """The names in a folder, unordered; [] when it is missing. `sizes` costs a stat each: all, none, or of which.
-
-        `nested` adds what lies in its folders, as `folder/name` with its size, in one call: thousands are common.
-        """
+    def list(self, path: Path, *, sizes: Sizes = True) -> list[Entry]:
+        """The names in a folder, unordered; [] when it is missing. `sizes` costs a stat each: all, none, or which."""
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(path, _FOLDER)
         except FileNotFoundError:
             return []
         try:
-            there = _entries(fd, sizes)
-            return there + _nested(fd, there) if nested else there
+            return _entries(fd, sizes)
         finally:
             os.close(fd)
+
+    def sizes_below(self, path: Path) -> dict[str, int]:
+        """The bytes of every regular file in a folder and in its folders, as `name` and `folder/name`; {} without it.
+
+        One call, since there are thousands of folders, with a file or two in each.
+        """
+        try:
+            top_fd = os.open(path, _FOLDER)
+        except FileNotFoundError:
+            return {}
+        try:
+            sizes: dict[str, int] = {}
+            for name in os.listdir(top_fd):
+                _add_below(sizes, top_fd, name)
+            return sizes
+        finally:
+            os.close(top_fd)
 
 
 def _entries(folder_fd: int, sizes: Sizes) -> list[Entry]:
@@ -157,30 +171,32 @@ def _seen(name: str, facts: os.stat_result) -> Entry:
     return Entry(name, stat.S_ISREG(mode), False, facts.st_size, facts.st_mtime_ns)
 
 
-def _nested(top_fd: int, there: Sequence[Entry]) -> list[Entry]:
-    """What lies in the folders, which are many, with a file or two in each."""
-    entries: list[Entry] = []
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    for folder in (each.name for each in there if each.is_folder):
-        try:
-            # Relative to the folder above: shorter to look up, and no link on the way is followed.
-            fd = os.open(folder, flags, dir_fd=top_fd)
-        except OSError as error:
-            # Removed, or made a link, since its name was read: then it is left out.
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                continue
+def _add_below(sizes: dict[str, int], top_fd: int, folder: str) -> None:
+    """Add what lies in a folder, or the file that it is. What was removed since its name was read is left out."""
+    try:
+        # Relative to the folder above: shorter to look up, and no link on the way is followed.
+        fd = os.open(folder, _FOLDER, dir_fd=top_fd)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
             raise
+        _add_files(sizes, top_fd, [folder])
+        return
+    try:
+        _add_files(sizes, fd, os.listdir(fd), folder + "/")
+    finally:
+        os.close(fd)
+
+
+def _add_files(sizes: dict[str, int], folder_fd: int, names: Sequence[str], before: str = "") -> None:
+    for name in names:
         try:
-            for name in os.listdir(fd):
-                try:
-                    facts = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                is_file = stat.S_ISREG(facts.st_mode)
-                entries.append(Entry(f"{folder}/{name}", is_file, False, facts.st_size, facts.st_mtime_ns))
-        finally:
-            os.close(fd)
-    return entries
+            facts = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
+        except FileNotFoundError:
+            continue
+        if stat.S_ISREG(facts.st_mode):
+            sizes[before + name] = facts.st_size
 
 
 def _reserve(fd: int, reserve_bytes: int) -> None:

@@ -8,9 +8,11 @@ import gc
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -111,7 +113,8 @@ def take_inventory(store: Store) -> Inventory:
     found = {kind: _records(store, kind) for kind in RECORD_KINDS}
     directory = store.directory
     # After the heads: what is written meanwhile is then a segment without a name, and not a name without a segment.
-    segments, strangers = _segments(store)
+    named = chain.from_iterable(record.files for records, _ in found.values() for record in records)
+    segments, stranger_bytes = _segments(store, frozenset(named))
     folders = {directory.tmp, directory.state_tmp}
     loose = tuple(each for folder in sorted(folders) for each in _temporaries(store, folder))
     other = sum(_folder_bytes(store, folder) for folder in (directory.root, directory.root / "counters"))
@@ -122,13 +125,13 @@ def take_inventory(store: Store) -> Inventory:
         temporaries=loose,
         quarantine=tuple(_quarantine(store)),
         other_bytes=other + sum(stray for _, stray in found.values()),
-        stranger_bytes=strangers,
+        stranger_bytes=stranger_bytes,
     )
 
 
-def _list(store: Store, folder: Path, *, sizes: Sizes = True, nested: bool = False) -> list[Entry]:
+def _list(store: Store, folder: Path, *, sizes: Sizes = True) -> list[Entry]:
     with storage_errors(folder, "list"):
-        return store.directory.files.list(folder, sizes=sizes, nested=nested)
+        return store.directory.files.list(folder, sizes=sizes)
 
 
 def _folder_bytes(store: Store, folder: Path) -> int:
@@ -194,17 +197,16 @@ class _Reader:
         return Record(name, self._kind, head, files_of(head), len(data), log_bytes, held)
 
 
-def _segments(store: Store) -> tuple[dict[str, int], int]:
-    """Every segment by its path under `segments/`, and the bytes of what else lies there."""
-    sizes: dict[str, int] = {}
-    strangers = 0
-    is_segment = SEGMENT.fullmatch
-    for name, is_file, _, size, _ in _list(store, store.directory.segments, nested=True):
-        if is_file and is_segment(name):
-            sizes[name] = size
-        elif is_file:
-            strangers += size
-    return sizes, strangers
+def _segments(store: Store, named: AbstractSet[str]) -> tuple[dict[str, int], int]:
+    """Every segment by its path under `segments/`, and the bytes of what else lies there.
+
+    What a head names has been found to be the name of a segment.
+    """
+    folder = store.directory.segments
+    with storage_errors(folder, "list"):
+        sizes = store.directory.files.sizes_below(folder)
+    strangers = [name for name in sizes.keys() - named if not SEGMENT.fullmatch(name)]
+    return sizes, sum([sizes.pop(name) for name in strangers])
 
 
 def _temporaries(store: Store, folder: Path) -> Iterable[Loose]:
