@@ -139,9 +139,14 @@ class Files:
         except FileNotFoundError:
             return {}
         try:
+            with os.scandir(top_fd) as found:
+                folders = {each.name: each.is_dir(follow_symlinks=False) for each in found}
             sizes: dict[str, int] = {}
-            for name in os.listdir(top_fd):
-                _add_below(sizes, top_fd, name)
+            _add_sizes(sizes, top_fd, "", [name for name, is_folder in folders.items() if not is_folder])
+            top = f"{path}{os.sep}"
+            for name, is_folder in folders.items():
+                if is_folder:
+                    _add_sizes(sizes, top_fd, name + "/", _names_in(top + name))
             return sizes
         finally:
             os.close(top_fd)
@@ -171,32 +176,25 @@ def _seen(name: str, facts: os.stat_result) -> Entry:
     return Entry(name, stat.S_ISREG(mode), False, facts.st_size, facts.st_mtime_ns)
 
 
-def _add_below(sizes: dict[str, int], top_fd: int, folder: str) -> None:
-    """Add what lies in a folder, or the file that it is. What was removed since its name was read is left out."""
+def _names_in(folder: str) -> Sequence[str]:
+    """The names in a folder that was seen as one; none where it was removed since."""
     try:
-        # Relative to the folder above: shorter to look up, and no link on the way is followed.
-        fd = os.open(folder, _FOLDER, dir_fd=top_fd)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        if error.errno not in (errno.ENOTDIR, errno.ELOOP):
-            raise
-        _add_files(sizes, top_fd, [folder])
-        return
-    try:
-        _add_files(sizes, fd, os.listdir(fd), folder + "/")
-    finally:
-        os.close(fd)
+        # By path, which takes half the calls that a descriptor takes. Links were sorted out when it was seen; one that
+        # is made right then can show names from elsewhere, and who removes something looks again.
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
 
 
-def _add_files(sizes: dict[str, int], folder_fd: int, names: Sequence[str], before: str = "") -> None:
+def _add_sizes(sizes: dict[str, int], top_fd: int, before: str, names: Sequence[str]) -> None:
     for name in names:
+        path = before + name
         try:
-            facts = os.stat(name, dir_fd=folder_fd, follow_symlinks=False)
-        except FileNotFoundError:
+            facts = os.stat(path, dir_fd=top_fd, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
             continue
         if stat.S_ISREG(facts.st_mode):
-            sizes[before + name] = facts.st_size
+            sizes[path] = facts.st_size
 
 
 def _reserve(fd: int, reserve_bytes: int) -> None:
