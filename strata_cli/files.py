@@ -8,7 +8,6 @@ followed, regular files only. What the bytes mean is decided above. Raw OSErrors
 import contextlib
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -298,7 +297,7 @@ def write_new(files: Files, tmp_folder: Path, target: Path, blocks: Sequence[Buf
 
     The temporary lies in `tmp_folder`, on the file system of `target`. A failure removes it and nothing else.
     """
-    temporary = tmp_folder / f"{os.getpid()}-{secrets.token_hex(8)}.tmp"
+    temporary = tmp_folder / f"{os.getpid()}-{os.urandom(8).hex()}.tmp"
     with _room_told(tmp_folder, total_bytes), storage_errors(target, "write"):
         fd = files.create(temporary, total_bytes)
         try:

@@ -113,6 +113,7 @@ class _Sheet:
     def __post_init__(self) -> None:
         self.users = possible_users_of(self.inventory)
         self.may_be_over = self.is_over
+        self.users_before = self.users.copy() if self.may_be_over else self.users
         self.records = {(record.kind, record.name): record for record in self.inventory.records}
         whys = ((key, self._why_fixed(record)) for key, record in self.records.items())
         self.fixed = {key: why for key, why in whys if why}
@@ -123,7 +124,7 @@ class _Sheet:
         self._old_prefixes()
         self._by_use()
         self._until_it_fits()
-        ordered = tuple(priced(self.chosen, self.inventory))
+        ordered = tuple(priced(self.chosen, self.inventory, self.users_before))
         return PrunePlan(ordered, tuple(self._kept()), self.inventory.total_bytes, self.policy.max_bytes)
 
     @property
@@ -177,16 +178,17 @@ class _Sheet:
         """Those behind the newest `keep`; what is in use counts among the kept wherever it stands."""
         if keep is None:
             return
-        fixed = sum(1 for record in ranked if (record.kind, record.name) in self.fixed)
+        fixed = sum(1 for record in ranked if (record.kind, record.name) in self.fixed) if self.fixed else 0
         room = max(0, keep - fixed)
+        why = f"not among the {keep:,} newest"
+        why_single = f"{why} and has a single turn"
         for record in ranked:
             if not self._may_go(record):
                 continue
             if room:
                 room -= 1
                 continue
-            single = " and has a single turn" if record.head is not None and record.head.turns <= 1 else ""
-            yield record, f"not among the {keep:,} newest{single}"
+            yield record, why_single if record.head is not None and record.head.turns <= 1 else why
 
     def _too_old(self, ranked: Sequence[Record], limit: float | None) -> Iterator[tuple[Record, str]]:
         for record in ranked if limit is not None else ():

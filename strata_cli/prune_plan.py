@@ -32,7 +32,7 @@ class Item(NamedTuple):
 
     def freeing(self, size_bytes: int) -> "Item":
         """The same item with what it frees."""
-        return self._replace(bytes=size_bytes)
+        return Item(self.what, self.name, size_bytes, *self[3:])
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -165,12 +165,13 @@ EXECUTION_ORDER = ("temporary", "quarantine", "segment", "branch", "conversation
 _ORDER = {what: place for place, what in enumerate(EXECUTION_ORDER)}
 
 
-def priced(items: Iterable[Item], inventory: Inventory) -> Iterator[Item]:
+def priced(items: Iterable[Item], inventory: Inventory, users: Counter[str] | None = None) -> Iterator[Item]:
     """The items in the order in which they are carried out, each with what it frees when those before it are done.
 
+    `users`: what `possible_users_of` says, where the caller has it; it is used up.
     What needs no room to be removed comes first: on a full disk a shorter head has then a place to be written.
     """
-    users = possible_users_of(inventory)
+    users = possible_users_of(inventory) if users is None else users
     records = {(record.kind, record.name): record for record in inventory.records}
     for item in sorted(items, key=lambda each: _ORDER[each.what]):
         if item.what in ("conversation", "prefix", "state"):
