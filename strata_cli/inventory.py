@@ -154,8 +154,10 @@ def _records(store: Store, kind: str) -> tuple[tuple[Record, ...], int]:
     size_of = _SizesWhenAsked(store, kind)
     read = _Reader(store, kind, size_of)
     found = (read.record(name, logs.get(name, 0), name in held) for name in sorted(heads))
-    textual = [_without_head(kind, name, logs[name], name in held) for name in logs.keys() - heads.keys()]
-    records = sorted([*filter(None, found), *textual], key=lambda record: record.name)
+    records = list(filter(None, found))
+    if textual := logs.keys() - heads.keys():
+        records += [_without_head(kind, name, logs[name], name in held) for name in textual]
+        records.sort(key=lambda record: record.name)
     return tuple(records), sum(map(size_of, strays)) + sum(locks.values())
 
 
