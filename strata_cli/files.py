@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -141,11 +141,8 @@ class Files:
             with os.scandir(top_fd) as found:
                 folders = {each.name: each.is_dir(follow_symlinks=False) for each in found}
             sizes: dict[str, int] = {}
-            _add_sizes(sizes, top_fd, "", [name for name, is_folder in folders.items() if not is_folder])
-            top = f"{path}{os.sep}"
-            for name, is_folder in folders.items():
-                if is_folder:
-                    _add_sizes(sizes, top_fd, name + "/", _names_in(top + name))
+            _add_sizes(sizes, top_fd, [name for name, is_folder in folders.items() if not is_folder])
+            _add_sizes(sizes, top_fd, _below(f"{path}{os.sep}", [name for name in folders if folders[name]]))
             return sizes
         finally:
             os.close(top_fd)
@@ -175,25 +172,27 @@ def _seen(name: str, facts: os.stat_result) -> Entry:
     return Entry(name, stat.S_ISREG(mode), False, facts.st_size, facts.st_mtime_ns)
 
 
-def _names_in(folder: str) -> Sequence[str]:
-    """The names in a folder that was seen as one; none where it was removed since."""
-    try:
-        # By path, which takes half the calls that a descriptor takes. Links were sorted out when it was seen; one that
-        # is made right then can show names from elsewhere, and who removes something looks again.
-        return os.listdir(folder)
-    except (FileNotFoundError, NotADirectoryError):
-        return ()
-
-
-def _add_sizes(sizes: dict[str, int], top_fd: int, before: str, names: Sequence[str]) -> None:
-    for name in names:
-        path = before + name
+def _below(top: str, folders: Sequence[str]) -> Iterator[str]:
+    """What lies in each of the folders that were seen in `top`, as `folder/name`."""
+    for folder in folders:
         try:
-            facts = os.stat(path, dir_fd=top_fd, follow_symlinks=False)
+            # By path, which takes half the calls that a descriptor takes. Links were sorted out when it was seen; one
+            # that is made right then can show names from elsewhere, and who removes something looks again.
+            names = os.listdir(top + folder)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # removed since
+        for name in names:
+            yield f"{folder}/{name}"
+
+
+def _add_sizes(sizes: dict[str, int], top_fd: int, files: Iterable[str]) -> None:
+    for file in files:
+        try:
+            facts = os.stat(file, dir_fd=top_fd, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             continue
         if stat.S_ISREG(facts.st_mode):
-            sizes[path] = facts.st_size
+            sizes[file] = facts.st_size
 
 
 def _reserve(fd: int, reserve_bytes: int) -> None:

@@ -105,11 +105,10 @@ def let_go(files: Iterable[str], users: Counter[str]) -> list[str]:
     """Strike out one user of each file; returns those that nobody names any more."""
     free = []
     for file in files:
-        left = users[file] - 1
+        left = users.pop(file, 0) - 1
         if left > 0:
             users[file] = left
         else:
-            users.pop(file, None)
             free.append(file)
     return free
 

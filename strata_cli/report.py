@@ -7,6 +7,7 @@ loading a model. It changes nothing.
 import os
 from collections import Counter
 from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -73,10 +74,11 @@ def scan(store: Store, *, now_iso: str, state_format: int | None = None) -> Dire
     """Look at everything once, newest conversations first. Raises StorageFailed."""
     seen = take_inventory(store)
     users = users_of(seen)
+    shared = frozenset([file for file, count in users.items() if count > 1])
     here = Here(state_format, absent_models(seen))
     conversations, prefixes = (
         tuple(
-            sorted((_facts(each, users, seen, here) for each in found), key=lambda facts: facts.updated, reverse=True)
+            sorted((_facts(each, shared, seen, here) for each in found), key=lambda facts: facts.updated, reverse=True)
         )
         for found in (seen.conversations, seen.prefixes)
     )
@@ -89,17 +91,17 @@ def absent_models(seen: Inventory) -> frozenset[str]:
     return frozenset(path for path in paths if path and not os.path.exists(path))
 
 
-def _facts(record: Record, users: Counter[str], seen: Inventory, here: Here) -> ConversationFacts:
+def _facts(record: Record, shared_files: AbstractSet[str], seen: Inventory, here: Here) -> ConversationFacts:
     head = record.head
     if head is None:
         return ConversationFacts(record.name, "", "named", 0, 0, 0, 0, False, record.why, "", "")
     own = shared = 0
     size_of = seen.segments.get
     for file in record.files:
-        if users[file] == 1:
-            own += size_of(file, 0)
-        else:
+        if file in shared_files:
             shared += size_of(file, 0)
+        else:
+            own += size_of(file, 0)
     path = str(head.model.get("path") or "")
     why = why_not(record, head, path, seen.segments, here)
     return ConversationFacts(
