@@ -131,9 +131,10 @@ def price(item: Item, record: Record, users: Counter[str], segments: Mapping[str
 
 def _shorter_by(head: Head, digests: Sequence[str]) -> int:
     """By how many bytes the head's file gets shorter: canonical JSON is made of its parts."""
+    if digests and isinstance(head.states, StoredStates) and head.states.text_bytes:
+        return head.states.text_bytes
     states = states_as_json(head.states)
-    measured = head.states.text_bytes if digests and isinstance(head.states, StoredStates) else 0
-    going = measured or sum([_json_bytes(digest, states[digest]) for digest in digests])
+    going = sum([_json_bytes(digest, states[digest]) for digest in digests])
     # Between states, and between what goes and what stays, is one comma each.
     return going + len(digests) - (0 < len(digests) == len(states))
 
