@@ -146,7 +146,7 @@ def _records(store: Store, kind: str) -> tuple[tuple[Record, ...], int]:
     # A head says its size when it is read.
     for name, is_file, _, size, _ in _list(store, store.root / kind, sizes=_is_no_head):
         stem, _, suffix = name.rpartition(".")
-        if suffix in sizes and is_file and (stem in heads or NAME.fullmatch(stem)):
+        if suffix in sizes and is_file and (stem in heads or stem in logs or NAME.fullmatch(stem)):
             sizes[suffix][stem] = size
         elif is_file:
             strays.append(name)
@@ -207,7 +207,7 @@ def _segments(store: Store, named: AbstractSet[str]) -> tuple[dict[str, int], in
     folder = store.directory.segments
     with storage_errors(folder, "list"):
         sizes = store.directory.files.sizes_below(folder)
-    strangers = [name for name in sizes.keys() - named if not SEGMENT.fullmatch(name)]
+    strangers = [name for name in sizes if name not in named and not SEGMENT.fullmatch(name)]
     return sizes, sum([sizes.pop(name) for name in strangers])
 
 

@@ -147,7 +147,7 @@ class _Sheet:
                 why = f"in quarantine since {format_age(self.now_s - loose.since_s)}"
                 self._choose(Item("quarantine", loose.name, loose.bytes, why, place=loose.folder))
         if self.inventory.knows_all:
-            for file in sorted(self.inventory.segments.keys() - self.users.keys()):
+            for file in sorted([file for file in self.inventory.segments if file not in self.users]):
                 self._choose(Item("segment", file, self.inventory.segments[file], "nothing names it"))
 
     # -- prefixes

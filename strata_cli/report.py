@@ -145,7 +145,7 @@ def _is_whole(state: Mapping[str, Any], on_disk: Collection[str]) -> bool:
 
 def by_kind(seen: Inventory, users: Counter[str]) -> dict[str, int]:
     """The directory's bytes by what they are; strangers among the segments count as unreferenced."""
-    unnamed = sum([seen.segments[file] for file in seen.segments.keys() - users.keys()])
+    unnamed = sum([size for file, size in seen.segments.items() if file not in users])
     parts = sum([size for file, size in seen.segments.items() if file[-1] == "t" and file in users])
     sizes = {
         "text": seen.text_bytes,
