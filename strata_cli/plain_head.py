@@ -6,6 +6,7 @@ same result or its reason. Values that heads have in common are made once.
 
 import re
 from functools import lru_cache
+from sys import intern
 from typing import Any
 
 from .errors import Bad, StrataError
@@ -46,7 +47,9 @@ _PLAIN = re.compile(
 )
 
 
+# Shared, too: the fewer pages thousands of heads fill, the sooner they are looked through.
 _NO_STATES = StoredStates({}, ())
+_NOTHING: dict[str, Any] = {}
 
 
 def parse_plain_head(data: bytes, name: str) -> Head:
@@ -68,7 +71,7 @@ def _plain(data: bytes, name: str) -> Head | None:
     # A frozen dataclass sets its fields one by one, which takes longer than all of the above.
     head.__dict__.update(
         name=name,
-        kind=kind,
+        kind=intern(kind),
         key=key,
         title=title,
         model=_shared(model),
@@ -76,13 +79,13 @@ def _plain(data: bytes, name: str) -> Head | None:
         template=_shared(template),
         created=created,
         updated=updated,
-        last_turn=last_turn,
+        last_turn=updated if last_turn == updated else last_turn,
         turns=int(turns),
         tokens=int(tokens),
         lines=int(lines),
         pins=(),
         states=states,
-        extra={},
+        extra=_NOTHING,
         version=HEAD_VERSION,
     )
     return head
@@ -109,7 +112,7 @@ def _states(digest: str, identity: str, parts: str, segments: str, covered: str)
     state = {"identity": fields, "segments": rows, "parts": part_rows, "tokens": int(covered)}
     # The rows hold no blank and no zero too many, or they had not matched or were no JSON.
     measured = fields_bytes and _STATE_BYTES + fields_bytes + len(parts) + len(segments) + len(covered)
-    return StoredStates({digest: state}, files + part_files, measured)
+    return StoredStates({intern(digest): state}, files + part_files, measured)
 
 
 def _read_rows(text: str) -> tuple[list[list[Any]], tuple[str, ...]]:
