@@ -7,7 +7,6 @@ and not waited for: what could not be added stays in the process and is added wi
 import contextlib
 import json
 import os
-import secrets
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -102,7 +101,7 @@ def _lock(store: Store) -> FileLock:
 def _write(store: Store, counts: Counts) -> None:
     """Replaced as a whole, not flushed: a power cut may lose it, and then counting begins anew."""
     files, path = store.directory.files, store.root / "counters" / "totals"
-    temporary = store.directory.tmp / f"{os.getpid()}-{secrets.token_hex(8)}.tmp"
+    temporary = store.directory.tmp / f"{os.getpid()}-{os.urandom(8).hex()}.tmp"
     with storage_errors(path, "write"):
         fd = files.create(temporary)
         try:

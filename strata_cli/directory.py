@@ -8,7 +8,6 @@ It owns where things lie and who may write. Looking makes nothing: folders and k
 
 import contextlib
 import os
-import secrets
 import stat
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -128,7 +127,7 @@ class Directory:
 
     @cached_property
     def _no_key(self) -> bytes:
-        return secrets.token_bytes(KEY_BYTES)
+        return os.urandom(KEY_BYTES)
 
     @property
     def _stored_key(self) -> bytes | None:
@@ -159,7 +158,7 @@ class Directory:
         with self.settling():
             # Asked again: another process may have made it while this one waited.
             if self._stored_key is None:
-                key = secrets.token_bytes(KEY_BYTES)
+                key = os.urandom(KEY_BYTES)
                 write_new(self.files, self.tmp, self.root / "key", [key], KEY_BYTES)
 
     def settling(self) -> FileLock:

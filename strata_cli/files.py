@@ -1,4 +1,4 @@
-"""The eight file-system calls that everything durable goes through, and the two verbs built on them.
+"""The nine file-system calls that everything durable goes through, and the two verbs built on them.
 
 It owns how bytes reach the disk: exclusive temporaries of mode 0600, space reserved first, no symlink
 followed, regular files only. What the bytes mean is decided above. Raw OSErrors leave the calls;
@@ -8,9 +8,8 @@ followed, regular files only. What the bytes mean is decided above. Raw OSErrors
 import contextlib
 import errno
 import os
-import secrets
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +20,10 @@ from .errors import Bad, DiskFull, NotFound, StorageFailed
 Buffer = bytes | bytearray | memoryview
 
 BLOCK_BYTES = 16 * 1024 * 1024
+# Without O_NONBLOCK the open of a FIFO would wait for its other end.
+_TO_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_TO_APPEND = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NOT_ALLOWED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 # What a file system answers that cannot reserve; the write itself then says whether there is room.
@@ -37,6 +40,10 @@ class Entry(NamedTuple):
     mtime_ns: int
 
 
+# Whether the sizes of files are wanted, or of which names.
+Sizes = bool | Callable[[str], bool]
+
+
 class Files:
     """The real file system."""
 
@@ -46,7 +53,7 @@ class Files:
             os.mkdir(path, 0o700)
             return True
         except FileExistsError:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(path, _FOLDER)
         try:
             if stat.S_IMODE(os.fstat(fd).st_mode) & 0o077:
                 os.fchmod(fd, 0o700)
@@ -66,12 +73,9 @@ class Files:
             raise
         return fd
 
-    def open(self, path: Path, append: bool = False) -> int:
+    def open(self, path: Path | str, append: bool = False) -> int:
         """A descriptor of a regular file: to read, or to read and append (made with 0600 where missing)."""
-        # Without O_NONBLOCK the open of a FIFO would wait for its other end.
-        flags = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        flags |= os.O_RDWR | os.O_APPEND | os.O_CREAT if append else os.O_RDONLY
-        fd = os.open(path, flags, 0o600)
+        fd = os.open(path, _TO_APPEND if append else _TO_READ, 0o600)
         try:
             mode = os.fstat(fd).st_mode
             if not stat.S_ISREG(mode):
@@ -95,7 +99,7 @@ class Files:
         if isinstance(target, int):
             _sync(target)
             return
-        fd = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = os.open(target, _FOLDER)
         try:
             _sync(fd)
         except OSError as error:
@@ -113,29 +117,44 @@ class Files:
         """Remove one name."""
         os.unlink(path)
 
-    def list(self, path: Path, *, sizes: bool = True, nested: bool = False) -> list[Entry]:
-        """The names in a folder, unordered; [] when it is missing. `sizes` costs a stat each.
-
-        `nested` adds what lies in its folders, as `folder/name` with its size, in one call: thousands are common.
-        """
+    def list(self, path: Path, *, sizes: Sizes = True) -> list[Entry]:
+        """The names in a folder, unordered; [] when it is missing. `sizes` costs a stat each: all, none, or which."""
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(path, _FOLDER)
         except FileNotFoundError:
             return []
         try:
-            there = _entries(fd, sizes)
-            return there + _nested(fd, there) if nested else there
+            return _entries(fd, sizes)
         finally:
             os.close(fd)
 
+    def sizes_below(self, path: Path) -> dict[str, int]:
+        """The bytes of every regular file in a folder and in its folders, as `name` and `folder/name`; {} without it.
 
-def _entries(folder_fd: int, sizes: bool) -> list[Entry]:
+        One call, since there are thousands of folders, with a file or two in each.
+        """
+        try:
+            top_fd = os.open(path, _FOLDER)
+        except FileNotFoundError:
+            return {}
+        try:
+            with os.scandir(top_fd) as found:
+                folders = {each.name: each.is_dir(follow_symlinks=False) for each in found}
+            sizes: dict[str, int] = {}
+            _add_sizes(sizes, top_fd, [name for name, is_folder in folders.items() if not is_folder])
+            _add_sizes(sizes, top_fd, _below(f"{path}{os.sep}", [name for name in folders if folders[name]]))
+            return sizes
+        finally:
+            os.close(top_fd)
+
+
+def _entries(folder_fd: int, sizes: Sizes) -> list[Entry]:
     entries = []
     with os.scandir(folder_fd) as found:
         for each in found:
             if each.is_dir(follow_symlinks=False):
                 entries.append(Entry(each.name, False, True, 0, 0))
-            elif not sizes:
+            elif not (sizes if isinstance(sizes, bool) else sizes(each.name)):
                 entries.append(Entry(each.name, each.is_file(follow_symlinks=False), False, 0, 0))
             else:
                 try:
@@ -153,30 +172,27 @@ def _seen(name: str, facts: os.stat_result) -> Entry:
     return Entry(name, stat.S_ISREG(mode), False, facts.st_size, facts.st_mtime_ns)
 
 
-def _nested(top_fd: int, there: Sequence[Entry]) -> list[Entry]:
-    """What lies in the folders, which are many, with a file or two in each."""
-    entries: list[Entry] = []
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    for folder in (each.name for each in there if each.is_folder):
+def _below(top: str, folders: Sequence[str]) -> Iterator[str]:
+    """What lies in each of the folders that were seen in `top`, as `folder/name`."""
+    for folder in folders:
         try:
-            # Relative to the folder above: shorter to look up, and no link on the way is followed.
-            fd = os.open(folder, flags, dir_fd=top_fd)
-        except OSError as error:
-            # Removed, or made a link, since its name was read: then it is left out.
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                continue
-            raise
+            # By path, which takes half the calls that a descriptor takes. Links were sorted out when it was seen; one
+            # that is made right then can show names from elsewhere, and who removes something looks again.
+            names = os.listdir(top + folder)
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # removed since
+        for name in names:
+            yield f"{folder}/{name}"
+
+
+def _add_sizes(sizes: dict[str, int], top_fd: int, files: Iterable[str]) -> None:
+    for file in files:
         try:
-            for name in os.listdir(fd):
-                try:
-                    facts = os.stat(name, dir_fd=fd, follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                is_file = stat.S_ISREG(facts.st_mode)
-                entries.append(Entry(f"{folder}/{name}", is_file, False, facts.st_size, facts.st_mtime_ns))
-        finally:
-            os.close(fd)
-    return entries
+            facts = os.stat(file, dir_fd=top_fd, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if stat.S_ISREG(facts.st_mode):
+            sizes[file] = facts.st_size
 
 
 def _reserve(fd: int, reserve_bytes: int) -> None:
@@ -208,7 +224,7 @@ def storage_errors(path: Path, doing: str) -> Iterator[None]:
         raise translated(error, path, doing) from error
 
 
-def translated(error: OSError, path: Path, doing: str) -> NotFound | StorageFailed:
+def translated(error: OSError, path: Path | str, doing: str) -> NotFound | StorageFailed:
     """The member of the error tree that says what `error` said."""
     text = f"cannot {doing} {str(path)!r}: "
     if error.errno == errno.ENOENT:
@@ -225,12 +241,13 @@ def translated(error: OSError, path: Path, doing: str) -> NotFound | StorageFail
     return StorageFailed(text + why)
 
 
-def read_bytes(files: Files, path: Path, limit_bytes: int) -> bytes:
+def read_bytes(files: Files, path: Path | str, limit_bytes: int) -> bytes:
     """The whole of a regular file. Raises Bad, before it allocates, where that is over `limit_bytes`."""
     try:
         fd = files.open(path)
         try:
-            size = os.fstat(fd).st_size
+            # Sooner told than by fstat, and a regular file has it: thousands are read in a row.
+            size = os.lseek(fd, 0, os.SEEK_END)
             if size > limit_bytes:
                 raise Bad(f"{str(path)!r} has {size} bytes, more than the {limit_bytes} that it may have")
             return _read_up_to(fd, size)
@@ -241,15 +258,14 @@ def read_bytes(files: Files, path: Path, limit_bytes: int) -> bytes:
 
 
 def _read_up_to(fd: int, size: int) -> bytes:
-    data = os.read(fd, size)
+    data = os.pread(fd, size, 0)
     if len(data) == size:
         return data
     # A signal or the kernel's limit of 2 GiB a call cut the read short.
-    blocks = [data]
-    missing = size - len(data)
-    while missing and (block := os.read(fd, missing)):
+    blocks, done = [data], len(data)
+    while done < size and (block := os.pread(fd, size - done, done)):
         blocks.append(block)
-        missing -= len(block)
+        done += len(block)
     return b"".join(blocks)
 
 
@@ -280,7 +296,7 @@ def write_new(files: Files, tmp_folder: Path, target: Path, blocks: Sequence[Buf
 
     The temporary lies in `tmp_folder`, on the file system of `target`. A failure removes it and nothing else.
     """
-    temporary = tmp_folder / f"{os.getpid()}-{secrets.token_hex(8)}.tmp"
+    temporary = tmp_folder / f"{os.getpid()}-{os.urandom(8).hex()}.tmp"
     with _room_told(tmp_folder, total_bytes), storage_errors(target, "write"):
         fd = files.create(temporary, total_bytes)
         try:

@@ -123,12 +123,18 @@ def _state_as_json(state: StateRef) -> dict[str, Json]:
 
 
 class StoredStates(Mapping[str, StateRef]):
-    """The states of a head that was read: checked JSON, made into values at first use."""
+    """The states of a head that was read: checked JSON, made into values at first use.
 
-    __slots__ = ("_made", "raw")
+    `text_bytes`: what the only one, `"digest":{...}`, takes as canonical JSON; 0 where nobody measured it. `files`:
+    those that they name, where somebody has them already.
+    """
 
-    def __init__(self, raw: dict[str, Any]) -> None:
+    __slots__ = ("_made", "files", "raw", "text_bytes")
+
+    def __init__(self, raw: dict[str, Any], files: tuple[str, ...] | None = None, text_bytes: int = 0) -> None:
         self.raw = raw
+        self.files = files
+        self.text_bytes = text_bytes
         self._made: dict[str, StateRef] | None = None
 
     def __getitem__(self, digest: str) -> StateRef:
@@ -151,10 +157,12 @@ def _state(raw: dict[str, Any]) -> StateRef:
     return StateRef(raw["identity"], segments, parts, raw["tokens"])
 
 
-def files_of(head: Head) -> list[str]:
+def files_of(head: Head) -> tuple[str, ...]:
     """The files that a head names, rows and parts of every identity, without making values of them."""
+    if isinstance(head.states, StoredStates) and head.states.files is not None:
+        return head.states.files
     states = states_as_json(head.states)
-    return [row[2] for state in states.values() for rows in (state["segments"], state["parts"]) for row in rows]
+    return tuple([row[2] for state in states.values() for rows in (state["segments"], state["parts"]) for row in rows])
 
 
 def parse_head(data: bytes, name: str) -> Head:

@@ -7,15 +7,18 @@ and no K/V is read. What is of use and what may go is decided above.
 import gc
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from .directory import RECORD_KINDS
 from .errors import Bad, NotFound, StrataError
-from .files import Entry, read_bytes, storage_errors
+from .files import Entry, Sizes, read_bytes, storage_errors
 from .head import Head, files_of
 from .names import NAME
 from .plain_head import parse_plain_head
@@ -74,7 +77,7 @@ class Inventory:
         """Heads, logs, locks, counters, key: all that is not state."""
         return self.other_bytes + sum(record.head_bytes + record.log_bytes for record in self.records)
 
-    @property
+    @cached_property
     def total_bytes(self) -> int:
         loose = sum(each.bytes for each in (*self.temporaries, *self.quarantine))
         return self.text_bytes + sum(self.segments.values()) + self.stranger_bytes + loose
@@ -110,7 +113,8 @@ def take_inventory(store: Store) -> Inventory:
     found = {kind: _records(store, kind) for kind in RECORD_KINDS}
     directory = store.directory
     # After the heads: what is written meanwhile is then a segment without a name, and not a name without a segment.
-    segments, strangers = _segments(store)
+    named = chain.from_iterable(record.files for records, _ in found.values() for record in records)
+    segments, stranger_bytes = _segments(store, frozenset(named))
     folders = {directory.tmp, directory.state_tmp}
     loose = tuple(each for folder in sorted(folders) for each in _temporaries(store, folder))
     other = sum(_folder_bytes(store, folder) for folder in (directory.root, directory.root / "counters"))
@@ -121,13 +125,13 @@ def take_inventory(store: Store) -> Inventory:
         temporaries=loose,
         quarantine=tuple(_quarantine(store)),
         other_bytes=other + sum(stray for _, stray in found.values()),
-        stranger_bytes=strangers,
+        stranger_bytes=stranger_bytes,
     )
 
 
-def _list(store: Store, folder: Path, *, nested: bool = False) -> list[Entry]:
+def _list(store: Store, folder: Path, *, sizes: Sizes = True) -> list[Entry]:
     with storage_errors(folder, "list"):
-        return store.directory.files.list(folder, nested=nested)
+        return store.directory.files.list(folder, sizes=sizes)
 
 
 def _folder_bytes(store: Store, folder: Path) -> int:
@@ -137,48 +141,74 @@ def _folder_bytes(store: Store, folder: Path) -> int:
 def _records(store: Store, kind: str) -> tuple[tuple[Record, ...], int]:
     """The records of a kind by name, and the bytes of the other files in their folder."""
     sizes: dict[str, dict[str, int]] = {"json": {}, "jsonl": {}, "lock": {}}
-    stray = 0
-    folder = store.root / kind
-    for name, is_file, _, size, _ in _list(store, folder):
+    heads, logs, locks = sizes.values()
+    strays = []
+    # A head says its size when it is read.
+    for name, is_file, _, size, _ in _list(store, store.root / kind, sizes=_is_no_head):
         stem, _, suffix = name.rpartition(".")
-        if suffix in sizes and is_file and NAME.fullmatch(stem):
+        if suffix in sizes and is_file and (stem in heads or stem in logs or NAME.fullmatch(stem)):
             sizes[suffix][stem] = size
         elif is_file:
-            stray += size
-    heads, logs, locks = sizes["json"], sizes["jsonl"], sizes["lock"]
-    names = sorted(heads.keys() | logs.keys())
+            strays.append(name)
     held = {name for name in locks if store.holder(name, kind) is not None}
-    records = (_record(store, folder, name, heads.get(name), logs.get(name, 0), name in held) for name in names)
-    return tuple(each for each in records if each is not None), stray + sum(locks.values())
+    size_of = _SizesWhenAsked(store, kind)
+    read = _Reader(store, kind, size_of)
+    found = (read.record(name, logs.get(name, 0), name in held) for name in sorted(heads))
+    records = list(filter(None, found))
+    if textual := logs.keys() - heads.keys():
+        records += [_without_head(kind, name, logs[name], name in held) for name in textual]
+        records.sort(key=lambda record: record.name)
+    return tuple(records), sum(map(size_of, strays)) + sum(locks.values())
 
 
-def _record(store: Store, folder: Path, name: str, head_bytes: int | None, log_bytes: int, held: bool) -> Record | None:
-    kind = folder.name
-    if head_bytes is None:
-        why = "its head is missing, its text is there"
-        return Record(name, kind, None, (), 0, log_bytes, held, why, NotFound.code)
-    try:
-        data = read_bytes(store.directory.files, folder / f"{name}.json", HEAD_LIMIT_BYTES)
-        head = parse_plain_head(data, name)
-    except NotFound:
-        # Removed since the folder was listed.
-        return None
-    except StrataError as error:
-        return Record(name, kind, None, (), head_bytes, log_bytes, held, error.message, error.code)
-    return Record(name, kind, head, tuple(files_of(head)), len(data), log_bytes, held)
+def _is_no_head(name: str) -> bool:
+    return not name.endswith(".json")
 
 
-def _segments(store: Store) -> tuple[dict[str, int], int]:
-    """Every segment by its path under `segments/`, and the bytes of what else lies there."""
-    sizes: dict[str, int] = {}
-    strangers = 0
-    is_segment = SEGMENT.fullmatch
-    for name, is_file, _, size, _ in _list(store, store.directory.segments, nested=True):
-        if is_file and is_segment(name):
-            sizes[name] = size
-        elif is_file:
-            strangers += size
-    return sizes, strangers
+class _SizesWhenAsked:
+    """The size of a file beside the heads, in bytes: of one that could not be read, or that is no head."""
+
+    def __init__(self, store: Store, kind: str) -> None:
+        self._sizes = cache(lambda: store.record_sizes(kind))
+
+    def __call__(self, name: str) -> int:
+        return self._sizes().get(name, 0)
+
+
+def _without_head(kind: str, name: str, log_bytes: int, held: bool) -> Record:
+    return Record(name, kind, None, (), 0, log_bytes, held, "its head is missing, its text is there", NotFound.code)
+
+
+class _Reader:
+    """Reads the heads of a kind. `size_of` tells the bytes of a file that could not be read."""
+
+    def __init__(self, store: Store, kind: str, size_of: Callable[[str], int]) -> None:
+        self._files, self._kind, self._size_of = store.directory.files, kind, size_of
+        self._folder = f"{store.root / kind}{os.sep}"  # as text: thousands of paths are made of it
+
+    def record(self, name: str, log_bytes: int, held: bool) -> Record | None:
+        """None for one that was removed since the folder was listed."""
+        try:
+            data = read_bytes(self._files, f"{self._folder}{name}.json", HEAD_LIMIT_BYTES)
+            head = parse_plain_head(data, name)
+        except NotFound:
+            return None
+        except StrataError as error:
+            size, why = self._size_of(f"{name}.json"), error.message
+            return Record(name, self._kind, None, (), size, log_bytes, held, why, error.code)
+        return Record(name, self._kind, head, files_of(head), len(data), log_bytes, held)
+
+
+def _segments(store: Store, named: AbstractSet[str]) -> tuple[dict[str, int], int]:
+    """Every segment by its path under `segments/`, and the bytes of what else lies there.
+
+    What a head names has been found to be the name of a segment.
+    """
+    folder = store.directory.segments
+    with storage_errors(folder, "list"):
+        sizes = store.directory.files.sizes_below(folder)
+    strangers = [name for name in sizes if name not in named and not SEGMENT.fullmatch(name)]
+    return sizes, sum([sizes.pop(name) for name in strangers])
 
 
 def _temporaries(store: Store, folder: Path) -> Iterable[Loose]:

@@ -4,7 +4,6 @@ Pure text; whether a name exists is told by the caller's list.
 """
 
 import difflib
-import hashlib
 import re
 from collections.abc import Collection
 
@@ -26,6 +25,8 @@ def check_name(text: str) -> str:
 
 def key_of(first_user_text: str) -> str:
     """The key of a conversation: the first 16 hex digits of the SHA-1 of its first user message."""
+    import hashlib  # for those that name a conversation
+
     data = first_user_text.encode("utf-8", "surrogatepass")
     return hashlib.sha1(data, usedforsecurity=False).hexdigest()[:16]
 

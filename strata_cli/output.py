@@ -208,7 +208,7 @@ class Output:
 
     def _json(self, value: Mapping[str, Any]) -> None:
         # All ASCII: any locale can print it, and no control character of a foreign text survives.
-        line = json.dumps(value, ensure_ascii=True, allow_nan=False)
+        line = json.dumps(value, ensure_ascii=True, allow_nan=False, check_circular=False)
         with self._lock:
             self._out.write(line + "\n")
 

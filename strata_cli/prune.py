@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from .head import states_as_json
 from .inventory import Inventory, Record, uncollected
 from .prune_plan import Item, Kept, PrunePlan, is_pinned, possible_users_of, price, priced
 from .sizes import format_age, format_bytes, format_span
@@ -81,7 +82,9 @@ def plan_prune(inventory: Inventory, policy: Policy, now_s: float) -> PrunePlan:
 def last_use(record: Record) -> str:
     """When it was last used, ISO; "" when nobody knows."""
     head = record.head
-    return max(head.last_turn, head.created) if head is not None else ""
+    if head is None:
+        return ""
+    return head.last_turn if head.last_turn >= head.created else head.created
 
 
 def last_touch(record: Record) -> str:
@@ -99,7 +102,10 @@ def age_s(moment: str, now_s: float) -> float:
 
 @dataclass
 class _Sheet:
-    """The account of one plan: what has been chosen, and who still names each file."""
+    """The account of one plan: what has been chosen, and who still names each file.
+
+    `fixed` says why a record stays, `gone` which are chosen; both know a record by its `id`, as one of the inventory's.
+    """
 
     inventory: Inventory
     policy: Policy
@@ -107,14 +113,13 @@ class _Sheet:
     chosen: list[Item] = field(default_factory=list)
     freed_bytes: int = 0
     spared: Record | None = None
-    gone: set[tuple[str, str]] = field(default_factory=set)
+    gone: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.users = possible_users_of(self.inventory)
         self.may_be_over = self.is_over
-        self.records = {(record.kind, record.name): record for record in self.inventory.records}
-        whys = ((key, self._why_fixed(record)) for key, record in self.records.items())
-        self.fixed = {key: why for key, why in whys if why}
+        self.users_before = self.users.copy() if self.may_be_over else self.users
+        self.fixed = {id(each): why for each in self.inventory.records if (why := self._why_fixed(each))}
 
     def plan(self) -> PrunePlan:
         if self.policy.leftovers or self.is_over:
@@ -122,7 +127,7 @@ class _Sheet:
         self._old_prefixes()
         self._by_use()
         self._until_it_fits()
-        ordered = tuple(priced(self.chosen, self.inventory))
+        ordered = tuple(priced(self.chosen, self.inventory, self.users_before))
         return PrunePlan(ordered, tuple(self._kept()), self.inventory.total_bytes, self.policy.max_bytes)
 
     @property
@@ -142,7 +147,7 @@ class _Sheet:
                 why = f"in quarantine since {format_age(self.now_s - loose.since_s)}"
                 self._choose(Item("quarantine", loose.name, loose.bytes, why, place=loose.folder))
         if self.inventory.knows_all:
-            for file in sorted(self.inventory.segments.keys() - self.users.keys()):
+            for file in sorted([file for file in self.inventory.segments if file not in self.users]):
                 self._choose(Item("segment", file, self.inventory.segments[file], "nothing names it"))
 
     # -- prefixes
@@ -176,16 +181,17 @@ class _Sheet:
         """Those behind the newest `keep`; what is in use counts among the kept wherever it stands."""
         if keep is None:
             return
-        fixed = sum(1 for record in ranked if (record.kind, record.name) in self.fixed)
+        fixed = sum(1 for record in ranked if id(record) in self.fixed) if self.fixed else 0
         room = max(0, keep - fixed)
+        why = f"not among the {keep:,} newest"
+        why_single = f"{why} and has a single turn"
         for record in ranked:
             if not self._may_go(record):
                 continue
             if room:
                 room -= 1
                 continue
-            single = " and has a single turn" if record.head is not None and record.head.turns <= 1 else ""
-            yield record, f"not among the {keep:,} newest{single}"
+            yield record, why_single if record.head is not None and record.head.turns <= 1 else why
 
     def _too_old(self, ranked: Sequence[Record], limit: float | None) -> Iterator[tuple[Record, str]]:
         for record in ranked if limit is not None else ():
@@ -213,6 +219,8 @@ class _Sheet:
     # -- the budget
 
     def _until_it_fits(self) -> None:
+        if not self.may_be_over:
+            return
         self.spared = self._spared()
         candidates = [r for r in self.inventory.conversations if self._in_scope(r) and r.files and self._may_go(r)]
         order = eviction_order if self.policy.single_turns_first else last_use
@@ -238,8 +246,7 @@ class _Sheet:
     # -- the account
 
     def _may_go(self, record: Record) -> bool:
-        key = (record.kind, record.name)
-        return key not in self.fixed and key not in self.gone
+        return id(record) not in self.gone and id(record) not in self.fixed
 
     def _why_fixed(self, record: Record) -> str:
         """Why no policy may touch it; "" where it may."""
@@ -253,7 +260,7 @@ class _Sheet:
 
     def _drop_state(self, record: Record, reason: str, digests: tuple[str, ...] = ()) -> None:
         assert record.head is not None
-        wanted = digests or tuple(record.head.states)
+        wanted = digests or tuple(states_as_json(record.head.states))
         self._choose(Item("state", record.name, 0, reason, record.kind, wanted), record)
 
     def _choose(self, item: Item, record: Record | None = None) -> None:
@@ -261,14 +268,13 @@ class _Sheet:
         if record is not None:
             if not self._may_go(record):
                 return
-            self.gone.add((record.kind, record.name))
+            self.gone.add(id(record))
         self.chosen.append(item)
         if self.may_be_over:
-            self._account(item)
+            self._account(item, record)
 
-    def _account(self, item: Item) -> None:
+    def _account(self, item: Item, record: Record | None) -> None:
         """Count what an item frees."""
-        record = self.records.get((item.kind, item.name)) if item.place is None else None
         self.freed_bytes += price(item, record, self.users, self.inventory.segments) if record else item.bytes
 
     def _bytes_of(self, record: Record) -> int:
@@ -277,11 +283,11 @@ class _Sheet:
 
     def _kept(self) -> Iterator[Kept]:
         for record in self.inventory.records:
-            if (record.kind, record.name) not in self.gone:
+            if id(record) not in self.gone:
                 yield Kept(record.name, self._bytes_of(record), self._why_kept(record))
 
     def _why_kept(self, record: Record) -> str:
-        if fixed := self.fixed.get((record.kind, record.name)):
+        if fixed := self.fixed.get(id(record)):
             return fixed
         if record is self.spared:
             return "it alone is larger than the budget, and the newest"

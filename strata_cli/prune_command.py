@@ -16,7 +16,7 @@ from .errors import NotFound, PartlyDone, StorageFailed, Told, UsageProblem
 from .installed import installed_state_format
 from .inventory import Inventory, take_inventory
 from .names import check_name, nearest
-from .output import Output
+from .output import Mode, Output
 from .prune import Policy, Unusable, plan_prune
 from .prune_plan import Item, PrunePlan, others_with_its_text, plan_removal
 from .removal import branch_bytes
@@ -205,8 +205,8 @@ class _Task:
         """The plan as a table, worded as what will be."""
         if not self.request.all_names:
             self.out.note(f"policy: {self.policy(frozenset()).in_words()}")
-        rows = [[item.what, item.name, format_bytes(item.bytes), item.reason] for item in plan.items]
-        if rows:
+        if plan.items and self.out.mode is Mode.HUMAN:
+            rows = [[item.what, item.name, format_bytes(item.bytes), item.reason] for item in plan.items]
             self.out.table(["what", "name", "frees", "why"], rows, right={2})
 
     def _tell_text(self, inventory: Inventory) -> None:

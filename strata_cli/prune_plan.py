@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from .head import Head, StateRef, files_of, states_as_json
+from .head import Head, StateRef, StoredStates, files_of, states_as_json
 from .identity import canonical_json
 from .inventory import Inventory, Record
 
@@ -32,7 +32,7 @@ class Item(NamedTuple):
 
     def freeing(self, size_bytes: int) -> "Item":
         """The same item with what it frees."""
-        return self._replace(bytes=size_bytes)
+        return Item(self.what, self.name, size_bytes, *self[3:])
 
     @property
     def key(self) -> tuple[str, str, str]:
@@ -105,18 +105,17 @@ def let_go(files: Iterable[str], users: Counter[str]) -> list[str]:
     """Strike out one user of each file; returns those that nobody names any more."""
     free = []
     for file in files:
-        left = users[file] - 1
+        left = users.pop(file, 0) - 1
         if left > 0:
             users[file] = left
         else:
-            users.pop(file, None)
             free.append(file)
     return free
 
 
 def files_let_go(item: Item, record: Record) -> list[str]:
     """The files that a conversation or prefix gives up by this item; others may still name them."""
-    if item.what != "state" or record.head is None or len(item.digests) == len(record.head.states):
+    if item.what != "state" or record.head is None or len(item.digests) == len(states_as_json(record.head.states)):
         return list(dict.fromkeys(record.files))
     stay = set(files_of(stripped(record.head, item.digests)))
     return [file for file in dict.fromkeys(record.files) if file not in stay]
@@ -132,6 +131,8 @@ def price(item: Item, record: Record, users: Counter[str], segments: Mapping[str
 
 def _shorter_by(head: Head, digests: Sequence[str]) -> int:
     """By how many bytes the head's file gets shorter: canonical JSON is made of its parts."""
+    if digests and isinstance(head.states, StoredStates) and head.states.text_bytes:
+        return head.states.text_bytes
     states = states_as_json(head.states)
     going = sum([_json_bytes(digest, states[digest]) for digest in digests])
     # Between states, and between what goes and what stays, is one comma each.
@@ -161,16 +162,18 @@ def _identity_bytes(digest: str, identity: Mapping[str, Any]) -> int:
 
 
 EXECUTION_ORDER = ("temporary", "quarantine", "segment", "branch", "conversation", "prefix", "state")
+_ORDER = {what: place for place, what in enumerate(EXECUTION_ORDER)}
 
 
-def priced(items: Iterable[Item], inventory: Inventory) -> Iterator[Item]:
+def priced(items: Iterable[Item], inventory: Inventory, users: Counter[str] | None = None) -> Iterator[Item]:
     """The items in the order in which they are carried out, each with what it frees when those before it are done.
 
+    `users`: what `possible_users_of` says, where the caller has it; it is used up.
     What needs no room to be removed comes first: on a full disk a shorter head has then a place to be written.
     """
-    users = possible_users_of(inventory)
+    users = possible_users_of(inventory) if users is None else users
     records = {(record.kind, record.name): record for record in inventory.records}
-    for item in sorted(items, key=lambda each: EXECUTION_ORDER.index(each.what)):
+    for item in sorted(items, key=lambda each: _ORDER[each.what]):
         if item.what in ("conversation", "prefix", "state"):
             record = records[item.kind, item.name]
             yield item.freeing(price(item, record, users, inventory.segments))

@@ -6,8 +6,9 @@ loading a model. It changes nothing.
 
 import os
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -62,7 +63,6 @@ class DirectoryFacts:
     prefixes: tuple[ConversationFacts, ...]
     by_kind: dict[str, int]
     now: str
-    seen: Inventory = field(repr=False, default=Inventory((), (), {}, (), (), 0, 0))
 
     @property
     def total_bytes(self) -> int:
@@ -74,14 +74,15 @@ def scan(store: Store, *, now_iso: str, state_format: int | None = None) -> Dire
     """Look at everything once, newest conversations first. Raises StorageFailed."""
     seen = take_inventory(store)
     users = users_of(seen)
+    shared = frozenset([file for file, count in users.items() if count > 1])
     here = Here(state_format, absent_models(seen))
     conversations, prefixes = (
         tuple(
-            sorted((_facts(each, users, seen, here) for each in found), key=lambda facts: facts.updated, reverse=True)
+            sorted((_facts(each, shared, seen, here) for each in found), key=lambda facts: facts.updated, reverse=True)
         )
         for found in (seen.conversations, seen.prefixes)
     )
-    return DirectoryFacts(conversations, prefixes, by_kind(seen, users), now_iso, seen)
+    return DirectoryFacts(conversations, prefixes, by_kind(seen, users), now_iso)
 
 
 def absent_models(seen: Inventory) -> frozenset[str]:
@@ -90,19 +91,19 @@ def absent_models(seen: Inventory) -> frozenset[str]:
     return frozenset(path for path in paths if path and not os.path.exists(path))
 
 
-def _facts(record: Record, users: Counter[str], seen: Inventory, here: Here) -> ConversationFacts:
+def _facts(record: Record, shared_files: AbstractSet[str], seen: Inventory, here: Here) -> ConversationFacts:
     head = record.head
     if head is None:
         return ConversationFacts(record.name, "", "named", 0, 0, 0, 0, False, record.why, "", "")
     own = shared = 0
     size_of = seen.segments.get
     for file in record.files:
-        if users[file] == 1:
-            own += size_of(file, 0)
-        else:
+        if file in shared_files:
             shared += size_of(file, 0)
-    why = why_not(head, seen.segments, here)
-    model = str(head.model.get("path") or "").rpartition("/")[2]
+        else:
+            own += size_of(file, 0)
+    path = str(head.model.get("path") or "")
+    why = why_not(record, head, path, seen.segments, here)
     return ConversationFacts(
         record.name,
         head.title,
@@ -113,21 +114,20 @@ def _facts(record: Record, users: Counter[str], seen: Inventory, here: Here) -> 
         shared,
         why is None,
         why,
-        model,
+        path.rpartition("/")[2],
         head.updated,
         is_pinned(head) if record.kind == "prefixes" else None,
     )
 
 
-def why_not(head: Head, on_disk: Collection[str], here: Here) -> str | None:
+def why_not(record: Record, head: Head, model_path: str, on_disk: Collection[str], here: Here) -> str | None:
     """Why no state of this conversation can be used as it stands; None where the model, once loaded, can use it."""
-    states = [state for state in _states_as_stored(head) if state["segments"] or state["parts"]]
-    if not states:
+    if not record.files:
         return NO_STATE
-    path = str(head.model.get("path") or "")
-    if path in here.absent_models:
-        return f"its model {path} is gone"
-    whole = [state for state in states if _is_whole(state, on_disk)]
+    if model_path in here.absent_models:
+        return f"its model {model_path} is gone"
+    states = states_as_json(head.states).values()
+    whole = [state for state in states if (state["segments"] or state["parts"]) and _is_whole(state, on_disk)]
     if not whole:
         return "some of its files are missing"
     formats = {state["identity"].get("state_format") for state in whole}
@@ -137,11 +137,7 @@ def why_not(head: Head, on_disk: Collection[str], here: Here) -> str | None:
     return None
 
 
-def _states_as_stored(head: Head) -> Sequence[dict[str, Any]]:
-    return list(states_as_json(head.states).values())
-
-
-def _is_whole(state: dict[str, Any], on_disk: Collection[str]) -> bool:
+def _is_whole(state: Mapping[str, Any], on_disk: Collection[str]) -> bool:
     """Whether all rows and the last part are there: parts before it may have been thinned."""
     rows: list[Any] = [*state["segments"], *state["parts"][-1:]]
     return all([row[2] in on_disk for row in rows])
@@ -149,9 +145,14 @@ def _is_whole(state: dict[str, Any], on_disk: Collection[str]) -> bool:
 
 def by_kind(seen: Inventory, users: Counter[str]) -> dict[str, int]:
     """The directory's bytes by what they are; strangers among the segments count as unreferenced."""
-    sizes = {"text": seen.text_bytes, "rows": 0, "parts": 0, "unreferenced": seen.stranger_bytes}
-    for file, size_bytes in seen.segments.items():
-        sizes["unreferenced" if file not in users else "parts" if file[-1] == "t" else "rows"] += size_bytes
+    unnamed = sum([size for file, size in seen.segments.items() if file not in users])
+    parts = sum([size for file, size in seen.segments.items() if file[-1] == "t" and file in users])
+    sizes = {
+        "text": seen.text_bytes,
+        "rows": sum(seen.segments.values()) - unnamed - parts,
+        "parts": parts,
+        "unreferenced": unnamed + seen.stranger_bytes,
+    }
     sizes["temporary"] = sum(each.bytes for each in seen.temporaries)
     sizes["quarantine"] = sum(each.bytes for each in seen.quarantine)
     return sizes

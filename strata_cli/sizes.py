@@ -9,11 +9,10 @@ signs, exponents, thousands separators and words are refused. The formats are fo
 
 import re
 from collections.abc import Mapping
-from decimal import Decimal
 
 from .errors import UsageProblem
 
-_NUMBER_UNIT = re.compile(r"\s*([0-9]{1,18}(?:\.[0-9]{1,18})?)\s*([A-Za-z]*)\s*", re.ASCII)
+_NUMBER_UNIT = re.compile(r"\s*([0-9]{1,18})(?:\.([0-9]{1,18}))?\s*([A-Za-z]*)\s*", re.ASCII)
 
 _POWERS = {"k": 1, "m": 2, "g": 3, "t": 4}
 _SIZE_UNITS = (
@@ -53,17 +52,18 @@ def _parse(text: str, units: Mapping[str, int], what: str, hint: str, largest: i
     match = _NUMBER_UNIT.fullmatch(text)
     if match is None:
         raise UsageProblem(f"{text!r} is not a valid {what}", hint=hint)
-    number, unit = Decimal(match[1]), match[2].lower()
+    places, unit = match[2] or "", match[3].lower()
+    digits = int(match[1] + places)
     if not unit:
-        if number == 0:
+        if digits == 0:
             return 0
         raise UsageProblem(f"{text!r} has no unit", hint=hint)
     if unit not in units:
         raise UsageProblem(f"{text!r} has no known unit", hint=hint)
-    value = int(number * units[unit])
+    value: int = digits * units[unit] // 10 ** len(places)
     if value > largest:
         raise UsageProblem(f"{text!r} is larger than any {what} can be", hint=hint)
-    if value == 0 and number != 0:
+    if value == 0 and digits != 0:
         raise UsageProblem(f"{text!r} is less than the smallest {what} and not 0", hint=hint)
     return value
 

@@ -8,7 +8,6 @@ import contextlib
 import errno
 import os
 import re
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -201,7 +200,7 @@ class StateFiles:
         inside = f"{path.parent.name}/{path.name}"
         if path != self.path(inside):
             raise UsageProblem(f"{str(path)!a} is no segment of this directory")
-        place = self._directory.quarantine / f"{path.parent.name}-{path.name}-{secrets.token_hex(4)}"
+        place = self._directory.quarantine / f"{path.parent.name}-{path.name}-{os.urandom(4).hex()}"
         if path.parent.is_symlink():
             raise StorageFailed(f"{str(path.parent)!r} is a symbolic link, and links are not followed")
         with storage_errors(path, "quarantine"):

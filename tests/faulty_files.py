@@ -4,7 +4,7 @@ import errno
 import os
 from pathlib import Path
 
-from strata_cli.files import Buffer, Entry, Files
+from strata_cli.files import Buffer, Entry, Files, Sizes
 
 
 class CountingFiles(Files):
@@ -41,9 +41,13 @@ class CountingFiles(Files):
         self.calls.append("unlink")
         super().unlink(path)
 
-    def list(self, path: Path, *, sizes: bool = True, nested: bool = False) -> list[Entry]:
+    def list(self, path: Path, *, sizes: Sizes = True) -> list[Entry]:
         self.calls.append("list")
-        return super().list(path, sizes=sizes, nested=nested)
+        return super().list(path, sizes=sizes)
+
+    def sizes_below(self, path: Path) -> dict[str, int]:
+        self.calls.append("sizes below")
+        return super().sizes_below(path)
 
 
 class FailingFiles(CountingFiles):
@@ -79,7 +83,7 @@ class FailingFiles(CountingFiles):
 
 
 class FaultAnywhere(Files):
-    """Fails once, at the call number `due` from now on, whichever of the eight it is; a write writes half first.
+    """Fails once, at the call number `due` from now on, whichever of the nine it is; a write writes half first.
 
     `dead`: as for a process that was killed, nothing reaches the disk any more.
     """
@@ -132,9 +136,13 @@ class FaultAnywhere(Files):
         self._call()
         super().unlink(path)
 
-    def list(self, path: Path, *, sizes: bool = True, nested: bool = False) -> list[Entry]:
+    def list(self, path: Path, *, sizes: Sizes = True) -> list[Entry]:
         self._call()
-        return super().list(path, sizes=sizes, nested=nested)
+        return super().list(path, sizes=sizes)
+
+    def sizes_below(self, path: Path) -> dict[str, int]:
+        self._call()
+        return super().sizes_below(path)
 
 
 class UnflushedFiles(Files):

@@ -3,6 +3,7 @@
 import errno
 import os
 import resource
+import shutil
 import stat
 from pathlib import Path
 
@@ -94,6 +95,48 @@ def test_list_sees_links_as_neither_file_nor_folder(tmp_path: Path) -> None:
     assert not found["link"].is_file and not found["link"].is_folder
     assert Entry("file", True, False, 0, 0) in Files().list(tmp_path, sizes=False)
     assert Files().list(tmp_path / "missing") == []
+
+
+def test_list_asks_for_the_sizes_that_are_wanted(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_bytes(b"123")
+    (tmp_path / "a.jsonl").write_bytes(b"12345")
+    found = {entry.name: entry.size for entry in Files().list(tmp_path, sizes=lambda name: name.endswith("l"))}
+    assert found == {"a.json": 0, "a.jsonl": 5}
+
+
+def test_sizes_below_follow_no_link_and_leave_out_what_is_no_file(tmp_path: Path) -> None:
+    top, outside = tmp_path / "top", tmp_path / "outside"
+    for folder in (top / "a", top / "empty", top / "b" / "deep", outside):
+        folder.mkdir(parents=True)
+    for path in (top / "a" / "x", top / "a" / "y", top / "b" / "deep" / "far", top / "stray", outside / "z"):
+        path.write_bytes(b"123")
+    (top / "linked").symlink_to(outside)
+    (top / "loop").symlink_to("loop")
+    (top / "a" / "link").symlink_to(outside / "z")
+    os.mkfifo(top / "fifo")
+    assert Files().sizes_below(top) == {"stray": 3, "a/x": 3, "a/y": 3}
+    assert Files().sizes_below(tmp_path / "missing") == {}
+    with pytest.raises(OSError):
+        Files().sizes_below(top / "linked")
+
+
+def test_sizes_below_leave_out_what_goes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "x").write_bytes(b"1")
+        (tmp_path / name / "y").write_bytes(b"1")
+    listed, listdir = [], os.listdir
+
+    def racing(folder: str) -> list[str]:
+        if listed:
+            shutil.rmtree(folder)
+        listed.append(folder)
+        names = listdir(folder)
+        (Path(folder) / "y").unlink()
+        return names
+
+    monkeypatch.setattr(os, "listdir", racing)
+    assert list(Files().sizes_below(tmp_path)) == [f"{Path(listed[0]).name}/x"]
 
 
 def test_write_new_is_reserved_flushed_and_renamed_in_this_order(tmp_path: Path) -> None:

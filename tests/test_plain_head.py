@@ -11,7 +11,8 @@ from test_head import HEAD, NOW, STATE, A, B, signed
 
 from strata_cli import plain_head
 from strata_cli.errors import StrataError
-from strata_cli.head import Head, SegmentRef, StateRef, encode_head, files_of, parse_head
+from strata_cli.head import Head, SegmentRef, StateRef, StoredStates, encode_head, files_of, parse_head
+from strata_cli.identity import canonical_json
 from strata_cli.plain_head import parse_plain_head
 
 PLAIN = replace(HEAD, pins=(), extra={})
@@ -83,6 +84,26 @@ def test_a_plain_one_needs_no_parser(monkeypatch: pytest.MonkeyPatch) -> None:
         assert parse_plain_head(encode_head(head), "notes") == head
 
 
+@given(HEADS)
+@example(replace(PLAIN, states={"0" * 64: replace(STATE, identity={"name": "Gr\u00fc\u00dfe"})}))
+def test_what_a_state_takes_is_known_from_its_text(head: Head) -> None:
+    """Prune frees that much, and must not say otherwise."""
+    try:
+        states = parse_plain_head(encode_head(head), "notes").states
+    except StrataError:
+        return
+    assert isinstance(states, StoredStates)
+    assert states.text_bytes in (0, len(canonical_json(states.raw)) - len("{}"))
+    assert states.text_bytes > 0 or len(states) != 1 or states.files is None
+
+
+def test_what_a_state_would_take_is_not_known_of_other_json() -> None:
+    body = re.sub(rb',"check":"[0-9a-f]{16}"\}\n', b"}", encode_head(PLAIN))
+    body = body.replace(b'"identity":{', b'"identity":{ ', 1)
+    found = parse_plain_head(body[:-1] + b',"check":"' + plain_head_check(body) + b'"}\n', "notes")
+    assert isinstance(found.states, StoredStates) and found.states.text_bytes == 0 and len(found.states) == 1
+
+
 WRONG: list[object] = [
     None,
     True,
@@ -138,6 +159,13 @@ def state(ref: StateRef) -> dict[str, Any]:
         (rb'\{"path":"m.gguf"\}', b'{"path":NaN}'),
         (rb'"segments":\[', b'"segments":[,'),
         (rb'\],\[', b"] , ["),
+        (rb'\],\[', b"],,["),
+        (rb'\],\[', b"]["),
+        (rb'\]\],"tokens"', b'],],"tokens"'),
+        (rb"\[0,10,", b"[00,10,"),
+        (rb'"identity":\{', b'"identity":{ '),
+        (rb'"identity":\{', b'"identity":{"a":"},\\\\"parts\\\\":","b":"}",'),
+        (rb'"identity":\{', b'"identity":{"a":{"b":{}},"c":"},",'),
         (rb"\]\],\"tokens\"", b']],],"tokens"'),
         (rb"\[0,10,", b"[10,0,"),
         (rb"\[0,10,", b"[10,10,"),

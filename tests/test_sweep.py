@@ -297,8 +297,8 @@ class DeafFiles(Files):
     def __init__(self, name: str, code: int) -> None:
         self.name, self.code = name, code
 
-    def open(self, path: Path, append: bool = False) -> int:
-        if path.name == f"{self.name}.json":
+    def open(self, path: Path | str, append: bool = False) -> int:
+        if Path(path).name == f"{self.name}.json":
             raise OSError(self.code, os.strerror(self.code))
         return super().open(path, append)
 

@@ -178,5 +178,5 @@ def test_looking_at_all_of_them(
     record_property("ratio", took / measure)
     load = ", ".join(f"{each:.1f}" for each in os.getloadavg())
     print(f"{' '.join(command)}: {took:.2f} s, {took / measure:.1f} x {measure:.2f} s; load {load}")
-    # The target is 4; held is twice that. Every plan of this prune has 9,988 items.
-    assert len(made) < 10_000 or took <= 8 * measure
+    # The target is 4; held is a quarter more, for busy machines. Every plan of this prune has 9,988 items.
+    assert len(made) < 10_000 or took <= 5 * measure
