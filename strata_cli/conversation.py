@@ -13,12 +13,12 @@ from .current import Current
 from .engine import Cancelled
 from .errors import Bad, Refused, StorageFailed, StrataError
 from .foreign import foreign_of
-from .full_context import drop_to_fit, larger_context, nearly_full, no_room
+from .full_context import drop_to_fit, larger_context, nearly_full, no_room, too_long_alone
 from .handover import Ticket
 from .history import entries, known_tokens
 from .match import boundaries
 from .opened import Opened
-from .prompt import Entry, Prompt, common
+from .prompt import Entry, Prompt, common, content_text
 from .reply import Reply, ReplyOptions, write_reply
 from .restore import CannotApply, Live, Restored, RestorePlan, execute, plan_restore
 from .reuse import why_not_reused
@@ -26,6 +26,8 @@ from .said_lines import Said, user, write_reply_line, write_setup, write_user_li
 from .turn import Notice, NotReused, TurnResult, UnderWay, Watch
 from .worthwhile import Limits, at_the_root, without_stray, worthwhile
 
+LONG_BYTES = 1 << 16  # tokenised in less than a second, whatever it is
+ANY_TOKENS = 1 << 30
 STRICT_CODES = {"bad", "identity", "foreign", "io", "permission", "no_room", "window"}
 
 
@@ -37,8 +39,12 @@ class Chat(Current):
 
     restores = True
 
-    def prompt_for(self, text: Said) -> Prompt:
-        """The prompt of the next turn. Raises Refused where the template cannot say it."""
+    def prompt_for(self, text: Said, room_tokens: int = 0) -> Prompt:
+        """The prompt of the next turn. Raises Refused where the template cannot say it, ContextFull for a text that
+        cannot fit `room_tokens` (default: the context)."""
+        spoken = (self._system or "", content_text(user(text)))
+        # Most long texts are found too long when they are tokenised, which says by how much.
+        self.check_length(spoken, room_tokens=room_tokens, least_bytes=LONG_BYTES)
         past = entries(self.opened, self._system, self.engine.vocabulary, self._dropped)
         return self.prompter.build([*past, Entry(user(text))], tools=self._tools, day=self.day)
 
@@ -53,6 +59,13 @@ class Chat(Current):
         prompt = self.prompt_for(text)
         with self.store.shared():
             return prompt, self._plan(prompt, exclude=frozenset())
+
+    def why_not_reused(self, prompt: Prompt, plan: RestorePlan) -> NotReused | None:
+        """What a turn would say of its plan: why it reads more than what is new. None for a new conversation."""
+        if self.opened is None:
+            return None
+        way = UnderWay(prompt, tuple(known_tokens(self.opened, self.engine.vocabulary)))
+        return self._why_not_reused(self.opened, way, plan)
 
     def turn(self, text: Said, options: ReplyOptions, watch: Watch, *, strict: bool = False) -> TurnResult:
         """Say `text`, or a message of another role, and get the reply.
@@ -114,8 +127,9 @@ class Chat(Current):
 
     def _fitting(self, text: Said, on_full: str) -> Prompt:
         """The prompt of the next turn, after the context or the prompt was made to fit. Raises NoRoom."""
-        prompt = self.prompt_for(text)
         room = self.engine.context_tokens
+        grown = max(room, self.engine.model.trained_tokens or ANY_TOKENS) if on_full == "grow" else room
+        prompt = self.prompt_for(text, grown)
         if len(prompt.tokens) < room or on_full == "stop":
             self.check_fits(prompt)
             return prompt
@@ -124,7 +138,8 @@ class Chat(Current):
             return self.prompt_for(text)
         self._drop_oldest(text)
         shorter = self.prompt_for(text)
-        self.check_fits(shorter)
+        if len(shorter.tokens) >= room:
+            raise too_long_alone(len(shorter.tokens), room)
         return shorter
 
     def _drop_oldest(self, text: Said) -> None:

@@ -4,7 +4,7 @@ Owns the open conversation and those that were left while their state is still b
 `conversation`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from .opened import Opened, day_of, open_automatic, open_named, role
 from .prompt import Prompter, content_text
 from .said_lines import Said, user
 from .store import Store
+from .too_long import check_length
 from .turn import Notice, Policy
 
 
@@ -184,6 +185,10 @@ class Current:
             self.finish(hurried)
         finally:
             self.engine.close()
+
+    def check_length(self, texts: Iterable[str], *, room_tokens: int = 0, least_bytes: int = 0) -> None:
+        """Raises ContextFull for texts that fit no context of this size (default: the present one), untokenised."""
+        check_length(self.engine.vocabulary, room_tokens or self.engine.context_tokens, texts, least_bytes=least_bytes)
 
     def open_for(self, text: Said) -> Opened:
         """The open conversation; a new one gets its name from its first message."""

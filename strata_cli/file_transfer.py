@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .archive import Manifest, Reader
-from .errors import UsageProblem
+from .errors import Bad, UsageProblem
 from .files import Buffer, Files, storage_errors
 from .head import Head
 from .log import Log, parse_log
@@ -42,7 +42,7 @@ class Saving:
 def save_file(output: str, name: str, store: Store, out: Output, stop: Stop, saving: Saving | None = None) -> Transfer:
     """Write a conversation to FILE or standard output, or plan it. Raises as `snapshot` does, and StorageFailed."""
     saving = saving or Saving()
-    base = _base(saving.since) if saving.since is not None else None
+    base = _base(saving.since, output) if saving.since is not None else None
     with store.shared():
         plan = plan_save(store, name, everything=saving.everything, since=base)
         if plan.lost:
@@ -111,9 +111,20 @@ def first_bytes(source: str) -> bytes:
             os.close(fd)
 
 
-def _base(path: str) -> Manifest:
-    with _source(path) as (read_into, _):
-        return Reader(read_into).manifest()
+def _base(path: str, output: str) -> Manifest:
+    """What BASE holds. Raises UsageProblem where the new file would take its place, Bad where it is cut off."""
+    if STDIO not in (path, output) and os.path.exists(output) and os.path.samefile(path, output):
+        raise UsageProblem(
+            f"-o {output}: that is BASE itself, and what the new file leaves out would be lost", hint="another -o FILE"
+        )
+    with _source(path) as (read_into, size_bytes):
+        manifest = Reader(read_into).manifest()
+    if path != STDIO and size_bytes < manifest.total_bytes:
+        raise Bad(
+            f"{path}: cut off: {size_bytes:,} of {manifest.total_bytes:,} bytes, so it lacks what would be left out",
+            hint="without --since everything is saved",
+        )
+    return manifest
 
 
 @contextmanager

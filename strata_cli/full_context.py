@@ -37,6 +37,14 @@ def no_room(size: int, room: int) -> ContextFull:
     )
 
 
+def too_long_alone(size: int, room: int) -> ContextFull:
+    """Where the oldest turns were left out and what is said now is too long by itself."""
+    return ContextFull(
+        f"this message alone makes a prompt of {size:,} tokens, and the context has {room:,}",
+        hint=f"a shorter message, or --ctx-size {size + SPARE_TOKENS} where the model takes it",
+    )
+
+
 def nearly_full(held: int, before: int, room: int) -> bool:
     """Whether this turn crossed the line at which a user is warned."""
     return before < WARN_SHARE * room <= held

@@ -357,7 +357,8 @@ class Keeper:
         """Once, until a write succeeds again or another reason comes up (B3)."""
         failing = (failure.code, getattr(failure, "reason", ""))
         if failing != self._failing:
-            self._say(Notice("park", f"not saved: {failure.message}", warning=True))
+            hint = f" ({failure.hint})" if failure.hint else ""
+            self._say(Notice("park", f"not saved: {failure.message}{hint}", warning=True))
         self._failing = failing
 
 

@@ -161,7 +161,7 @@ def _locked(path: Path, exclusive: bool, what: str) -> Locked:
     # Those who share a lock don't sign it, so a name in the file would be an earlier holder's.
     holder = None if exclusive and not _is_exclusive(path) else _signature(path)
     who = f"held by {holder}" if holder else "in use by another process"
-    return Locked(f"{what} is {who}", hint="wait for it (--wait), or work on a copy (--fork)")
+    return Locked(f"{what} is {who}", hint="try again when it is done, or work on a copy: strata run --fork NAME")
 
 
 def _is_exclusive(path: Path) -> bool:

@@ -70,6 +70,8 @@ def _message(value: Any, number: int, where: str) -> Message:
         raise UsageProblem(f"{where}: message {number} has no role that strata knows", hint=", ".join(sorted(ROLES)))
     if not isinstance(value.get("content"), str | list | None):
         raise UsageProblem(f"{where}: the content of message {number} is neither text nor a list of parts")
+    if value.get("content") is None and value["role"] != "assistant":
+        raise UsageProblem(f"{where}: message {number} says nothing", hint="`content` is a text or a list of parts")
     content_text(value)
     return dict(value)
 

@@ -67,7 +67,7 @@ class _Sink:
         except OSError as error:
             self._give_up()
             if self._must_arrive:
-                raise StorageFailed(f"cannot write to standard output: {error.strerror}") from error
+                raise StdoutFailed(f"cannot write to standard output: {error.strerror}") from error
 
     def _give_up(self) -> None:
         self.closed = True
@@ -76,6 +76,10 @@ class _Sink:
             nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
             os.dup2(nowhere, self.stream.fileno())  # type: ignore[union-attr]
             os.close(nowhere)
+
+
+class StdoutFailed(StorageFailed):
+    """Standard output takes nothing: what is to be told goes to stderr, in JSON mode too."""
 
 
 class Output:
@@ -181,7 +185,7 @@ class Output:
     def fail(self, error: Told, data: Mapping[str, Any] | None = None, *, command: str = "") -> int:
         """The end of a command that failed: one message, or the envelope. Returns the exit status."""
         self.end_answer()
-        if self.mode is Mode.JSON:
+        if self.mode is Mode.JSON and not isinstance(error, StdoutFailed):
             told = {"code": error.code, "message": error.message, "hint": error.hint}
             self._envelope(command, error.exit_code, data or {}, told)
         else:

@@ -51,6 +51,7 @@ def add(wanted: Addition, session: Session) -> int:
     store, out = session.store, session.out
     check_free(store, wanted.name)
     chat = session.chat_for(None)
+    chat.check_length([wanted.system or "", *(content_text(each) for each in wanted.messages or ())])
     opening = opening_from(wanted, chat)
     tokens = shared_tokens(opening, chat)
     store.prepare()

@@ -53,7 +53,7 @@ class Loop:
         self.request, self.session, self.out = request, session, session.out
         self.read_texts: list[str] = []
         self.last: dict[str, Any] = {}  # the last turn, as JSON, and where it was said
-        self._said_in: Opened | None = None
+        self._said_in: tuple[Opened, int | None] | None = None  # and the line that stood last behind it
         self._counted: tuple[Opened, int | None, int] | None = None  # a conversation's length, and up to which line
         self.typing = request.repl is None and sys.stdin.isatty()  # somebody sits at a prompt
         self._hinted = False
@@ -134,7 +134,8 @@ class Loop:
         chat = self.chat or self.open()
         with self.session.stop.deferring():
             result = watched_turn(chat, text, self.request.reply, self.session, strict=self.request.strict)
-        self.last, self._said_in = turn_data(result, self.session.load_ms), chat.opened
+        self.last = turn_data(result, self.session.load_ms)
+        self._said_in = (chat.opened, chat.opened.log.tip) if chat.opened is not None else None
         if result.finish == "interrupted":
             self.out.note(KEPT if result.reply else UNANSWERED)
         return self.last
@@ -271,22 +272,27 @@ class Loop:
         if chat is None:
             return "a new conversation"
         counts = self._last_counts(chat)
-        reused = f", {counts['reused'] / counts['prompt']:.0%} of the last prompt reused" if counts else ""
+        reused = f", {counts['reused'] / counts['prompt']:.0%} of the prompt reused" if counts else ""
         held, room = self._tokens_of(chat), chat.engine.context_tokens
         name, model = chat.name or "a new conversation", chat.engine.model.path.name
         return f"{name} | {model} | {held:,} of {room:,} tokens{reused}"
 
     def _last_counts(self, chat: Chat) -> dict[str, int]:
         """What the last turn read and reused; nothing before the first turn in the conversation that is open."""
-        counts: dict[str, int] = self.last.get("tokens", {}) if chat.opened is self._said_in else {}
+        counts: dict[str, int] = self.last.get("tokens", {}) if self._stands_behind_it(chat) else {}
         return counts
+
+    def _stands_behind_it(self, chat: Chat) -> bool:
+        """Whether the open conversation is as the last turn left it: another may be open, or the turn undone."""
+        opened, said = chat.opened, self._said_in
+        return said is not None and opened is said[0] and said[0].log.tip == said[1]
 
     def _tokens_of(self, chat: Chat) -> int:
         """How long the open conversation is. What the engine holds is another's until a turn was said in this one."""
         opened = chat.opened
         if opened is None:
             return 0
-        if opened is self._said_in:
+        if self._stands_behind_it(chat):
             return len(chat.engine.tokens)
         # By its text: the head may still be on its way to the disk. Asked with each key that is typed, counted once.
         counted = self._counted

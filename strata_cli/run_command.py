@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from .back_commands import fork_source
-from .conversation import Chat
+from .conversation import STRICT_CODES, Chat, strict_error
 from .errors import NotFound, UsageProblem
 from .files import Files, read_bytes
 from .going_back import fork
@@ -28,8 +28,9 @@ from .opened import open_named
 from .output import Mode, Output
 from .prefix_marks import keep_marked
 from .prefix_start import begin_at_prefix
+from .prompt import content_text
 from .reply import ReplyOptions
-from .said import turn_data
+from .said import not_reused_data, turn_data
 from .said_lines import Said
 from .session import Session
 from .turn import TurnResult, Watch
@@ -91,7 +92,7 @@ def run(request: RunRequest, session: Session) -> int:
     else:
         text, chat = prompt_text(request.words, sys.stdin, session.out), open_conversation(request, session)
     if request.plan:
-        return show_plan(chat, text, session.out)
+        return show_plan(chat, text, session.out, strict=request.strict)
     return one_turn(chat, text, request, session)
 
 
@@ -118,6 +119,7 @@ def open_messages(request: RunRequest, session: Session) -> tuple[Said, Chat]:
     chat.set_system(request.system if request.system is not None else incoming.system, tools)
     if not request.plan:
         keep_marked(session, chat, incoming.all)
+    chat.check_length(content_text(each) for each in incoming.all)
     take_in(chat, incoming, found.kept if found else 0)
     assert incoming.said is not None
     return incoming.said, chat
@@ -154,7 +156,7 @@ def read_whole(path: str, flag: str) -> str:
     except OSError as error:
         raise UsageProblem(f"{flag} {path}: {error.strerror}") from None
     try:
-        return data.decode("utf-8")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise UsageProblem(f"{flag} {path}: not UTF-8 text") from None
 
@@ -175,7 +177,7 @@ def read_all(stdin: TextIO | None) -> str:
     if stdin is None:
         return ""
     try:
-        return stdin.buffer.read().decode("utf-8")
+        return stdin.buffer.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageProblem(f"standard input is not UTF-8 text: {error.reason} at byte {error.start:,}") from error
 
@@ -302,9 +304,13 @@ def watched_turn(chat: Chat, text: Said, reply: ReplyOptions, session: Session, 
     return result
 
 
-def show_plan(chat: Chat, text: Said, out: Output) -> int:
-    """What the turn would keep, apply and read; nothing is done and nothing written."""
+def show_plan(chat: Chat, text: Said, out: Output, *, strict: bool) -> int:
+    """What the turn would keep, apply and read; nothing is done and nothing written.
+
+    Raises what the turn would raise where it is `strict`.
+    """
     prompt, plan = chat.plan(text)
+    why = chat.why_not_reused(prompt, plan)
     steps: list[dict[str, Any]] = [
         {
             "what": step.action,
@@ -328,10 +334,15 @@ def show_plan(chat: Chat, text: Said, out: Output) -> int:
     out.table(["what", "tokens from-to", "tokens", "bytes", "from", "why"], rows, right={2, 3})
     fits = len(prompt.tokens) < room
     out.show(f"needs: context {len(prompt.tokens) + 1:,} of {room:,} tokens; {'fits' if fits else 'does not fit'}")
+    if why is not None:
+        out.warning(f"the rest is read again: {why.message}")
     chat.close()
+    if strict and why is not None and why.code in STRICT_CODES:
+        raise strict_error(why)
     return out.finish(
         {
             "plan": steps,
+            "not_reused": not_reused_data(why),
             "needs": {"context_tokens": len(prompt.tokens) + 1, "has_tokens": room, "bytes": size, "fits": fits},
             "tokens": {
                 "prompt": len(prompt.tokens),

@@ -5,7 +5,12 @@ Owns the keys that scripts rely on, and nothing else.
 
 from typing import Any
 
-from .turn import TurnResult
+from .turn import NotReused, TurnResult
+
+
+def not_reused_data(why: NotReused | None) -> dict[str, Any] | None:
+    """Why a turn reads more than what is new."""
+    return None if why is None else {"code": why.code, "message": why.message, "at_token": why.at_token}
 
 
 def turn_data(result: TurnResult, load_ms: float) -> dict[str, Any]:
@@ -28,7 +33,7 @@ def turn_data(result: TurnResult, load_ms: float) -> dict[str, Any]:
             "segments": restored.segments,
             "bytes": restored.size_bytes,
             "ms": round(restored.ms, 3),
-            "not_reused": None if why is None else {"code": why.code, "message": why.message, "at_token": why.at_token},
+            "not_reused": not_reused_data(why),
         },
         "park": {
             "tokens": parked.tokens,

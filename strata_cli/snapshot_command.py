@@ -13,6 +13,7 @@ from .file_transfer import STDIO, Saving, receive_file, save_file
 from .messages import as_history, equal_text, read_messages, shared, take_in
 from .names import check_name, nearest, resolve
 from .output import Mode, Output
+from .prompt import content_text
 from .reception import Wish
 from .run_command import read_all, read_whole
 from .session import Session
@@ -107,6 +108,7 @@ def save_messages(request: SaveRequest, session: Session) -> int:
     else:
         chat.start(name)
     chat.set_system(incoming.system, chat.tools)
+    chat.check_length([incoming.system or "", *(content_text(each) for each in incoming.all)])
     take_in(chat, incoming, shared(store.read_log(name), incoming))
     with session.stop.deferring(), out.progress("reading", 1, "tokens") as update:
         watch = Watch(progress=update, cancelled=session.stop.cancelled, hurried=session.stop.hurried)

@@ -18,6 +18,7 @@ from .files import Buffer, ensure_folder, read_bytes, storage_errors, translated
 from .head import SegmentRef
 from .identity import canonical_json, parse_json
 from .segment import FILE_NAME, FOLDER_NAME, Draft, Kind, SegmentFile, encode
+from .sizes import format_bytes
 
 SHARED_SUFFIX = ".shared"
 
@@ -138,8 +139,9 @@ class StateFiles:
     def _check_floor(self, total_bytes: int) -> None:
         floor_bytes, free_bytes = self.min_free_bytes, self._directory.free_bytes()
         if free_bytes - total_bytes < floor_bytes:
-            why = f"{total_bytes:,} bytes of state, {free_bytes:,} are free, and {floor_bytes:,} are to stay free"
-            hint = "free some space, or lower store.min_free_disk_mib"
+            sizes = [format_bytes(each) for each in (total_bytes, free_bytes, floor_bytes)]
+            why = "the state takes {}, {} are free, and {} are to stay free".format(*sizes)
+            hint = "strata prune makes space; the setting is store.min_free_disk_mib"
             raise BelowFloor(why, needed_bytes=total_bytes, hint=hint)
 
     def _stored_bytes(self, path: Path, draft: Draft, payload_bytes: int) -> int:

@@ -6,7 +6,7 @@ rest is in directory.py (folders, key, clock) and state_files.py (segments). Whe
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -178,6 +178,11 @@ class Store:
                 if os.fstat(fd).st_nlink > 1:
                     fd = self._own_copy(fd, path)
                 return self._append(fd, path, lines)
+            except BaseException:
+                if not os.fstat(fd).st_size:  # a name without a word in it would be shown as a conversation
+                    with suppress(OSError):
+                        self._files.unlink(path)
+                raise
             finally:
                 os.close(fd)
 

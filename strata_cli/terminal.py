@@ -24,7 +24,7 @@ from prompt_toolkit.keys import Keys
 from prompt_toolkit.output import ColorDepth, create_output
 from prompt_toolkit.output import Output as TerminalOutput
 from prompt_toolkit.output.vt100 import Vt100_Output
-from prompt_toolkit.utils import get_term_environment_variable
+from prompt_toolkit.utils import get_cwidth, get_term_environment_variable
 
 from .errors import Interrupted, StrataError
 from .loop_words import SETTABLE
@@ -74,7 +74,7 @@ def typed(
         completer=Words(desk.names),
         complete_while_typing=False,
         key_bindings=line.keys(),
-        bottom_toolbar=lambda: below(desk.status()),
+        bottom_toolbar=lambda: below(desk.status(), get_app().output.get_size().columns),
         enable_suspend=True,
         enable_open_in_editor=True,
         tempfile_suffix=".txt",
@@ -207,9 +207,14 @@ def typed_plainly(desk: Desk) -> Iterator[Said | Command | StrataError]:
             yield line.read(text.rstrip("\r\n"))
 
 
-def below(status: str) -> FormattedText:
-    """The line below the prompt: text, never markup."""
-    return FormattedText([("", one_line(status))])
+def below(status: str, columns: int) -> FormattedText:
+    """The line below the prompt: text, never markup, and one line."""
+    text = one_line(status)
+    if get_cwidth(text) > columns:
+        while text and get_cwidth(text) >= columns:
+            text = text[:-1]
+        text += "\u2026"
+    return FormattedText([("", text)])
 
 
 def screen() -> TextIO:

@@ -79,6 +79,54 @@ def test_on_full_on_the_command_line(turns: Turns) -> None:
     assert turns.run("--on-full", "pray", "x").exit_code == 2
 
 
+def test_a_message_that_fits_nothing_is_refused_before_it_is_tokenised(turns: Turns) -> None:
+    """Tokenising takes minutes of a megabyte and cannot be broken off."""
+    huge = "a" * 3_000_000
+    for on_full in ("stop", "drop-oldest"):
+        refused = turns.run("-C", "huge", "--ctx-size", "512", "--on-full", on_full, "-", stdin=huge)
+        assert refused.exit_code == 15 and "3,000,000 bytes" in refused.envelope["error"]["message"]
+    assert user_lines(turns.strata.home, "huge") == []
+    messages = json.dumps([{"role": "user", "content": "b" * 3_000_000}, {"role": "assistant", "content": "x"}])
+    refused = turns.run("--ctx-size", "512", "--messages", "-", "And?", stdin=messages)
+    assert refused.exit_code == 15 and "bytes" in refused.envelope["error"]["message"]
+
+
+def test_a_message_that_is_too_long_alone_is_told_so(turns: Turns) -> None:
+    """Dropping what is older cannot help."""
+    refused = turns.run("-C", "long", "--ctx-size", "512", "--on-full", "drop-oldest", "word " * 1000)
+    assert refused.exit_code == 15 and "this message alone" in refused.envelope["error"]["message"]
+    assert "--ctx-size" in refused.envelope["error"]["hint"]
+
+
+def test_after_undo_the_length_is_what_stands(turns: Turns) -> None:
+    """The engine still holds what was undone, and the line at the bottom tells of the conversation."""
+    first, said_one, _, after, _, none = lines_of(
+        turns, "One.", ["/tokens"], ["/undo"], ["/tokens"], "Two.", ["/tokens"], start=("-C", "talk")
+    )
+    assert first["ok"] and said_one["data"]["last"]["prompt"] == first["data"]["tokens"]["prompt"]
+    assert after["data"]["held"] == 0 and not after["data"]["last"]
+    assert none["data"]["held"] > 0 and none["data"]["last"]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_prompt(turns: Turns) -> None:
+    turns.run("-C", "marked", "-", stdin="\ufeffHello.", code=0)
+    assert user_lines(turns.strata.home, "marked") == ["Hello."]
+
+
+def test_since_never_costs_the_base_and_needs_a_whole_one(turns: Turns, tmp_path: Path) -> None:
+    turns.say("talk", "One.")
+    base, cut = tmp_path / "base.strata", tmp_path / "cut.strata"
+    turns.strata("save", "talk", "-o", base, code=0)
+    turns.say("talk", "Two.")
+    before = base.read_bytes()
+    same = turns.strata("save", "talk", "--since", base, "-o", base)
+    assert same.exit_code == 2 and "BASE itself" in same.stderr and base.read_bytes() == before
+    cut.write_bytes(before[:-2000])
+    short = turns.strata("save", "talk", "--since", cut, "-o", tmp_path / "new.strata")
+    assert short.exit_code == 12 and "cut off" in short.stderr and not (tmp_path / "new.strata").exists()
+    turns.strata("save", "talk", "--since", base, "-o", tmp_path / "new.strata", code=0)
+
+
 def test_set_ctx_size_keeps_what_was_read(turns: Turns) -> None:
     first, grown, second, refused = lines_of(
         turns, LONG, ["/set", "ctx-size", "2048"], "And?", ["/set", "ctx-size", "16"], start=("--ctx-size", "512")

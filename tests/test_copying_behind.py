@@ -7,11 +7,13 @@ import os
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from chats import ALL, Talk
 from engine_tools import FAMILIES, Engines, text_tokens
@@ -235,6 +237,24 @@ def test_a_prune_is_not_locked_out_by_a_copy(engines: Engines, copies: Copies, t
         talk.say(TEXTS[0])
         with talk.store.exclusive():
             assert not copies.go.is_set()
+
+
+def test_a_copy_that_has_ended_holds_no_memory() -> None:
+    """Who waits for it keeps it for as long as the state is in memory: that held a second arena's worth (W10)."""
+    copier, memory = Copier(), np.zeros(8, np.uint8)
+    held = weakref.ref(memory)
+
+    def copy(target: np.ndarray = memory) -> None:
+        target[:] = 1
+
+    copying = copier.start(copy)
+    del memory, copy
+    copying.wait()
+    copier.close()
+    deadline = time.monotonic() + 10
+    while held() is not None and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert held() is None
 
 
 def test_closing_waits_for_the_copy_and_ends_the_thread() -> None:

@@ -15,7 +15,7 @@ import pytest
 from engine_tools import FAMILIES, GREEDY, KINDS, Engines, greedy, logits, native_restore, text_tokens, whole
 
 from strata_cli.engine import Cancelled, EngineFailed, EngineOptions, Memory, Rebuild, Sampling
-from strata_cli.errors import ModelUnavailable, NoRoom, UsageProblem
+from strata_cli.errors import Interrupted, ModelUnavailable, NoRoom, UsageProblem
 from strata_cli.llama_engine import check_gguf, load, load_vocabulary
 from strata_cli.llama_engine.live import LlamaEngine
 from strata_cli.reply import ReplyOptions, write_reply
@@ -400,6 +400,14 @@ def test_C23_a_full_context_is_captured_and_filled_again(engines: Engines, famil
     assert np.isfinite(logits(engine)).all()
     with pytest.raises(NoRoom):
         engine.read([70])
+
+
+def test_a_load_that_is_interrupted_says_so_and_does_not_blame_the_file(tiny: Callable[..., Path]) -> None:
+    """llama.cpp reports it as a file that cannot be loaded."""
+    for answers in ([True], [False, True], [False, False, True]):
+        asked = iter(answers)
+        with pytest.raises(Interrupted):
+            load(tiny("llama"), EngineOptions(), digest="b3:0", cancelled=lambda asked=asked: next(asked, True))
 
 
 def test_cancel_between_two_batches_keeps_what_was_read(engines: Engines) -> None:

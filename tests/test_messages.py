@@ -39,7 +39,18 @@ def incoming(*messages: dict[str, Any]) -> Incoming:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "nonsense", "{}", "[]", "[1]", '[{"role": "king", "content": ""}]', '[{"role": "user", "content": 7}]', "NaN"],
+    [
+        "",
+        "nonsense",
+        "{}",
+        "[]",
+        "[1]",
+        '[{"role": "king", "content": ""}]',
+        '[{"role": "user", "content": 7}]',
+        "NaN",
+        '[{"role": "user"}]',
+        '[{"role": "tool", "content": null}]',
+    ],
 )
 def test_what_is_no_list_of_messages(text: str) -> None:
     with pytest.raises(UsageProblem):

@@ -204,6 +204,10 @@ def test_C02_other_weights_at_the_same_path_with_the_same_size_and_time(
     os.utime(turns.model, ns=(facts.st_atime_ns, facts.st_mtime_ns))
     assert turns.model.stat().st_size == facts.st_size
     before = tree(turns.strata.home / "data" / "segments")
+    planned = turns.run("-C", "talk", "--plan", "And now?", code=0).envelope
+    assert planned["data"]["not_reused"]["code"] == "identity" and planned["data"]["tokens"]["reused"] == 0
+    assert any("weights: saved b3:" in warning for warning in planned["warnings"])
+    assert turns.run("-C", "talk", "--plan", "--strict", "And now?", code=13).envelope["error"]["code"] == "refused"
     refused = turns.run("-C", "talk", "--strict", "And now?", code=13).envelope
     assert refused["error"]["code"] == "refused" and "weights: saved b3:" in refused["error"]["message"]
     result = turns.run("-C", "talk", "And now?", code=0).envelope

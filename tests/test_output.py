@@ -317,6 +317,15 @@ def test_a_full_disk_below_stdout_is_told() -> None:
         Output("run", Mode.JSON, stdout=full, stderr=io.StringIO()).finish({})
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_below_stdout_is_told_on_stderr_in_json_mode_too() -> None:
+    code = 'from strata_cli.cli import main; main(["inspect", "--json"])'
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).parent.parent), "STRATA_HOME": "/nonexistent"}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, env=env, timeout=60)
+    assert done.returncode == 1 and b"cannot write to standard output" in done.stderr
+
+
 @pytest.mark.parametrize(
     "variables", [{"LC_ALL": "C"}, {"LC_ALL": "POSIX", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}]
 )

@@ -22,7 +22,7 @@ def test_a_turn_then_ctrl_d(open_loop: Callable[..., Window], strata: Strata) ->
     window.type("Hello\r")
     window.wait_until(lambda: len(said(strata.home, "trip")) == 2)
     window.ready()
-    status = re.compile(r"trip \| .*\.gguf \| \d+ of [\d,]+ tokens, \d+% of the last prompt reused")
+    status = re.compile(r"trip \| .*\.gguf \| \d+ of [\d,]+ tokens, \d+% of the prompt reused")
     # It is drawn a moment after the prompt above it.
     window.wait_until(lambda: status.match(next(line for line in reversed(window.screen.display) if line.strip())))
     window.type(CTRL_D)

@@ -151,6 +151,20 @@ def test_a_log_is_durable_when_the_append_returns(store: Store) -> None:
     assert files.calls == ["open", "write", "flush", "flush folder", "open", "write", "flush"]
 
 
+def test_a_first_line_that_cannot_be_written_leaves_no_name(store: Store) -> None:
+    """A full disk: an empty file would be shown as a conversation that nobody had."""
+    failing = open_store(store.root, FailingFiles(errno.ENOSPC))
+    failing.prepare()
+    files = failing.directory.files
+    assert isinstance(files, FailingFiles)
+    files.calls.clear()
+    files.at = 1
+    with pytest.raises(StorageFailed):
+        failing.append_log("fresh", LINES[:1])
+    assert "fresh" not in store.names()
+    assert list((store.root / "conversations").glob("fresh*")) == []
+
+
 @pytest.mark.parametrize("at", [1, 2])
 def test_an_append_that_fails_adds_nothing(store: Store, at: int) -> None:
     store.append_log("notes", LINES[:1])

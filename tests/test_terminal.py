@@ -223,7 +223,14 @@ def test_empty_lines_are_passed_over(terminal: Terminal) -> None:
 
 
 def test_the_line_below_has_no_markup_and_no_control_characters() -> None:
-    assert below("trip\x1b]0;title\x07 | <b>m</b>") == [("", "trip\\x1b]0;title\\x07 | <b>m</b>")]
+    assert below("trip\x1b]0;title\x07 | <b>m</b>", 80) == [("", "trip\\x1b]0;title\\x07 | <b>m</b>")]
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"), [("abcdef", "abcdef"), ("abcdefg", "abcde\u2026"), ("ab\u65c5\u884cx", "ab\u65c5\u2026")]
+)
+def test_the_line_below_is_one_line(text: str, shown: str) -> None:
+    assert below(text, 6) == [("", shown)]
 
 
 def test_history_is_private_and_comes_back(history: TypedHistory) -> None:

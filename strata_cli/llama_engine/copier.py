@@ -17,13 +17,16 @@ class Copying:
     """A copy that was begun. Any thread may wait for it."""
 
     def __init__(self, copy: Callable[[], None]) -> None:
-        self._copy, self._done = copy, threading.Event()
+        self._copy: Callable[[], None] | None = copy
+        self._done = threading.Event()
         self._failure: StrataError | None = None
 
     def run(self) -> None:
         """Copy; a failure is kept for those who wait."""
+        copy, self._copy = self._copy, None  # it holds the memory, which must be free to go before those who wait do
         try:
-            self._copy()
+            if copy is not None:
+                copy()
         except StrataError as error:
             self._failure = error
         except Exception as error:

@@ -81,9 +81,8 @@ def load(
     check_options(options)
     handles = Handles()
     try:
-        notes = _load_model(lc, handles, path, options, _progress_callback(lc, progress, cancelled))
-        if cancelled is not None and cancelled():
-            raise Interrupted("interrupted while the model was loaded")
+        stopped = cancelled or (lambda: False)
+        notes = _load_model(lc, handles, path, options, _progress_callback(lc, progress, stopped), stopped)
         facts = _facts(lc, handles.model, path, notes)
         _refuse(lc, handles.model, facts)
         context_tokens = _open_context(lc, handles, options, facts)
@@ -144,8 +143,13 @@ def _binding() -> Any:
         ) from error
 
 
-def _load_model(lc: Any, handles: Handles, path: Path, options: EngineOptions, progress: Any) -> tuple[str, ...]:
-    """Load the weights, with fewer layers on the GPU where all do not fit: at most four tries."""
+def _load_model(
+    lc: Any, handles: Handles, path: Path, options: EngineOptions, progress: Any, cancelled: Callable[[], bool]
+) -> tuple[str, ...]:
+    """Load the weights, with fewer layers on the GPU where all do not fit: at most four tries.
+
+    Raises Interrupted where it was `cancelled`, which llama.cpp reports as a file that cannot be loaded.
+    """
     notes: list[str] = []
     for layers in _gpu_tries(lc, options):
         params = lc.llama_model_default_params()
@@ -158,6 +162,8 @@ def _load_model(lc: Any, handles: Handles, path: Path, options: EngineOptions, p
             params.tensor_split = shares
         params.progress_callback = progress
         handles.model = lc.llama_model_load_from_file(os.fsencode(path), params)
+        if cancelled():
+            raise Interrupted("interrupted while the model was loaded")
         if handles.model:
             return tuple(notes)
         reason = LOG.reason()
@@ -172,11 +178,11 @@ def _gpu_tries(lc: Any, options: EngineOptions) -> list[int]:
     return [most, min(most, 32) * 3 // 4, min(most, 32) // 3, 0]
 
 
-def _progress_callback(lc: Any, progress: Callable[[float], None] | None, cancelled: Callable[[], bool] | None) -> Any:
+def _progress_callback(lc: Any, progress: Callable[[float], None] | None, cancelled: Callable[[], bool]) -> Any:
     def told(share: float, _: ctypes.c_void_p) -> bool:
         if progress is not None:
             progress(share)
-        return cancelled is None or not cancelled()
+        return not cancelled()
 
     return lc.llama_progress_callback(told)
 

@@ -19,10 +19,10 @@ from ..opened import Opened
 from ..prompt import Entry, Prompt, content_text
 from ..reply import Reply, ReplyOptions, write_reply
 from ..session import Session
+from ..too_long import check_length
 from ..turn import UnderWay, Watch
 from .leaving import leave
 from .slot_files import SLOT
-from .too_long import check_length
 
 LISTED_TOKENS = 1 << 20  # more than any context has
 COUNTED_BYTES = (
@@ -63,7 +63,7 @@ def complete(session: Session, request: CompletionRequest, watch: Watch) -> Comp
     chat = session.chat
     assert chat is not None, "the model is loaded before the port is opened"
     if isinstance(request.prompt, str):
-        check_length(chat, [request.prompt])
+        chat.check_length([request.prompt])
     tokens = prompt_tokens(request.prompt, chat.engine.vocabulary)
     prompt = Prompt(tokens, len(tokens) - 1, 0, (), None, ())
     chat.check_fits(prompt)
@@ -144,7 +144,7 @@ def tokenized(body: Mapping[str, Any], chat: Chat) -> dict[str, Any]:
     content, vocabulary = body.get("content"), chat.engine.vocabulary
     if not isinstance(content, str):
         raise UsageProblem("`content` must be a text")
-    check_length(chat, [content], least_bytes=COUNTED_BYTES)
+    check_length(vocabulary, chat.engine.context_tokens, [content], least_bytes=COUNTED_BYTES)
     special = _flag(body, "parse_special", True)
     tokens = vocabulary.tokenize(content, special=special)
     if _flag(body, "add_special", False) and vocabulary.add_bos:
@@ -189,6 +189,6 @@ def texts_of(messages: Sequence[Message], tools: Sequence[Any] | None) -> list[s
 
 def templated(chat: Chat, messages: Sequence[Message], tools: Sequence[Any] | None, day: date) -> dict[str, Any]:
     """The answer of /apply-template: the prompt that these messages become. Raises Refused, ContextFull."""
-    check_length(chat, texts_of(messages, tools))
+    chat.check_length(texts_of(messages, tools))
     prompt = chat.prompter.build([Entry(message) for message in messages], tools=tools, day=day)
     return {"prompt": detokenized({"tokens": list(prompt.tokens)}, chat.engine.vocabulary)["content"]}

@@ -19,7 +19,6 @@ from ..turn import TurnResult, Watch
 from .completions import texts_of
 from .leaving import leave
 from .requests import ChatRequest
-from .too_long import check_length
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ def answer(session: Session, request: ChatRequest, watch: Watch, today: Callable
     """The turn that a request asks for. Raises what a turn raises; what cannot be said leaves nothing written."""
     chat, incoming = session.chat, request.incoming
     assert chat is not None and incoming.said is not None, "the model is loaded before the port is opened"
-    check_length(chat, [incoming.system or "", *texts_of(incoming.all, request.tools)])
+    chat.check_length([incoming.system or "", *texts_of(incoming.all, request.tools)])
     chat.today = today()
     place = go_to(session, chat, incoming, save=request.save)
     try:
