@@ -130,7 +130,7 @@ class Bench:
         try:
             with self._out.progress(f"{label}: preparing", 1, "") as _:
                 trial = TRIALS[name](self.desk)
-            total = trial.warmups + (trial.runs or self.request.the_runs)
+            total = trial.warmups + trial.runs_of(self.request.the_runs)
             done = 0
             with self._out.progress(label, total, "runs") as update:
 

@@ -17,7 +17,7 @@ from .runner import STRATA, Trial
 PARK_TOKENS, TEXT_TOKENS = 500, 478  # 65 MB of state a turn, whatever the scale; the rest is the template's
 RESTORE_TOKENS, LEAST_RESTORED_TOKENS = 8_000, 700  # no less than 90 MB: a processor's cache must not hold it
 PAGE_BYTES, CACHE_BYTES = 4096, 128 << 20  # more than a processor's cache holds
-PARK_RUNS = 15  # a few ms each, which vary: more of them, so that their median stands still
+PARK_TIMES = 3  # as many runs as others have: a few ms each, which vary
 TURNS_HELD = 3  # turns until the conversation begins anew, so that the context stays small
 
 
@@ -114,7 +114,7 @@ def park(desk: Desk) -> Trial:
         controls={"W8": {"next turn at once": lambda s: s[STRATA]["copied_ms_per_mb"] / s["memcpy"]["ms_per_mb"]}},
         where=lambda s: {name: s[STRATA][name] for name in ("wait_ms", "copied_ms", "written_ms", "mb")},
         tokens=tokens,
-        runs=PARK_RUNS,
+        times=PARK_TIMES,
         warmups=2,
         close=close,
     )

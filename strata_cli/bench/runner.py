@@ -36,9 +36,14 @@ class Trial:
     where: Callable[[Sample], Figures] = lambda _: {}
     tokens: int = 0
     runs: int | None = None
+    times: int = 1  # as many runs as others have
     warmups: int = 1
     whole: bool = False
     close: Callable[[], None] = lambda: None
+
+    def runs_of(self, usual: int) -> int:
+        """How many runs it has where others have `usual`."""
+        return self.runs or usual * self.times
 
 
 def run_trial(
@@ -48,7 +53,7 @@ def run_trial(
     samples: list[Sample] = []
     needed = {side for workload in wanted for side in trial.needs.get(workload.id, tuple(trial.sides))}
     try:
-        for number in range(trial.warmups + (trial.runs or runs)):
+        for number in range(trial.warmups + trial.runs_of(runs)):
             order = [side for side in trial.sides if side in needed]
             if number % 2:
                 order.reverse()
