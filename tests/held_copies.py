@@ -1,11 +1,20 @@
 """Holds the copies of parks up, or lets them fail, in the copier's thread alone: llama.cpp does neither on demand."""
 
 import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from chats import ALL
+from engine_tools import FAMILIES, Engines
 
 from strata_cli.engine import EngineFailed
+from strata_cli.llama_engine.live import LlamaEngine
 from strata_cli.llama_engine.state import SequenceState
+
+IN_MEMORY = replace(ALL, min_free_ram_bytes=0)
+TEXTS = ("The first of all questions, and it is not too short.", "And the second?", "And what follows from both?")
 
 
 class Copies:
@@ -36,3 +45,15 @@ class Copies:
 @pytest.fixture
 def copies(monkeypatch: pytest.MonkeyPatch) -> Copies:
     return Copies(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def engines(tiny: Callable[..., Path]) -> Iterator[Engines]:
+    loaded = Engines(tiny)
+    yield loaded
+    loaded.close()
+
+
+@pytest.fixture(params=FAMILIES)
+def engine(request: pytest.FixtureRequest, engines: Engines) -> LlamaEngine:
+    return engines(request.param)

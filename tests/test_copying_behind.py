@@ -10,14 +10,13 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from chats import ALL, Talk
-from engine_tools import FAMILIES, Engines, text_tokens
-from held_copies import Copies, copies
+from chats import Talk
+from engine_tools import Engines, text_tokens
+from held_copies import IN_MEMORY, TEXTS, Copies, copies, engine, engines
 
 from strata_cli.engine import EngineFailed
 from strata_cli.errors import Interrupted
@@ -28,21 +27,7 @@ from strata_cli.llama_engine.loading import Handles
 from strata_cli.llama_engine.state import SequenceState
 from strata_cli.signals import Stop
 
-__all__ = ["copies"]  # a fixture
-IN_MEMORY = replace(ALL, min_free_ram_bytes=0)
-TEXTS = ("The first of all questions, and it is not too short.", "And the second?", "And what follows from both?")
-
-
-@pytest.fixture(scope="module")
-def engines(tiny: Callable[..., Path]) -> Iterator[Engines]:
-    loaded = Engines(tiny)
-    yield loaded
-    loaded.close()
-
-
-@pytest.fixture(params=FAMILIES)
-def engine(request: pytest.FixtureRequest, engines: Engines) -> LlamaEngine:
-    return engines(request.param)
+__all__ = ["copies", "engine", "engines"]  # fixtures
 
 
 # -- the engine

@@ -1,13 +1,12 @@
 """A copy behind the prompt that fails: it is told once and costs reading, whatever the policy and whatever follows."""
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from chats import ALL, Talk
-from engine_tools import FAMILIES, Engines
-from held_copies import Copies, copies
+from chats import Talk
+from engine_tools import Engines
+from held_copies import IN_MEMORY, TEXTS, Copies, copies, engine, engines
 
 from strata_cli import keeper
 from strata_cli.errors import DiskFull, NoRoom
@@ -15,23 +14,9 @@ from strata_cli.llama_engine.live import LlamaEngine
 from strata_cli.store import Store
 from strata_cli.turn import Policy, TurnResult
 
-__all__ = ["copies"]  # a fixture
-IN_MEMORY = replace(ALL, min_free_ram_bytes=0)
+__all__ = ["copies", "engine", "engines"]  # fixtures
 EVICT = replace(IN_MEMORY, write_early=False)
-TEXTS = ("The first of all questions, and it is not too short.", "And the second?", "And what follows from both?")
 both_policies = pytest.mark.parametrize("policy", [IN_MEMORY, EVICT], ids=["park", "evict"])
-
-
-@pytest.fixture(scope="module")
-def engines(tiny: Callable[..., Path]) -> Iterator[Engines]:
-    loaded = Engines(tiny)
-    yield loaded
-    loaded.close()
-
-
-@pytest.fixture(params=FAMILIES)
-def engine(request: pytest.FixtureRequest, engines: Engines) -> LlamaEngine:
-    return engines(request.param)
 
 
 def settled(talk: Talk, text: str) -> TurnResult:
